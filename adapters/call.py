@@ -1,0 +1,202 @@
+"""One run of a CLI: its output into the log and the event fold as it comes, and when to stop waiting for it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from adapters.environment import Settings
+from adapters.events import Event, Lines, Observed, decode_event, event_name
+from adapters.finished import HUNG, OVER_CAP, Finished
+from adapters.models import announced_model
+from adapters.publish import AdapterLog
+from adapters.routes import Adapter
+from runner.foreground import Outcome, run_supervised
+
+MARKER = "CE_PEER_JOB_ID"
+GRACE_SECONDS = 2.0
+VERSION_SECONDS = 5.0
+
+_KEPT_LINES = 200
+_KEPT_LINE_BYTES = 4000
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """What to start: the resolved `argv` in `workspace`, with exactly `environment`; `stdin` None is
+    /dev/null.
+    """
+
+    argv: tuple[str, ...]
+    workspace: Path
+    environment: dict[str, str]
+    stdin: Path | None
+    job: str
+
+
+class Reader:
+    """Takes the output of one run. `say` prints a line of progress, which the runner counts as activity."""
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        settings: Settings,
+        log: AdapterLog,
+        raw_result: Path,
+        say: Callable[[str], None],
+    ) -> None:
+        self.seen = Observed()
+        self._adapter = adapter
+        self._settings = settings
+        self._log = log
+        self._raw_result = raw_result
+        self._say = say
+        self._stdout = bytearray() if adapter.answer_in == "stdout" else None
+        self._stdout_lines = Lines()
+        self._stderr_lines = Lines()
+        self._text: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._ended_at: float | None = None
+        self._said_bytes = 0
+        self._next_saying = time.monotonic() + settings.activity_seconds
+
+    def on_stdout(self, chunk: bytes) -> None:
+        """Take what the CLI printed; raises `AdapterError` when the log cannot take it."""
+        self._log.write("stdout", chunk)
+        if self._log.over_cap:
+            return
+        if self._stdout is not None:
+            self._stdout += chunk
+        for line in self._stdout_lines.feed(chunk):
+            self._take(line)
+
+    def on_stderr(self, chunk: bytes) -> None:
+        """The same for what it printed on stderr, which holds no events."""
+        self._log.write("stderr", chunk)
+        if self._log.over_cap:
+            return
+        for line in self._stderr_lines.feed(chunk):
+            self._keep(line)
+
+    def should_stop(self) -> str | None:
+        """Why the CLI has to be ended now, or None; asked many times a second."""
+        now = time.monotonic()
+        size = self._log.raw_bytes + self._raw_result_bytes()
+        if now >= self._next_saying:
+            self._next_saying = now + self._settings.activity_seconds
+            if size != self._said_bytes:
+                self._said_bytes = size
+                latest = f", latest event {self.seen.latest}" if self.seen.latest else ""
+                self._say(f"output-updated: {size} bytes{latest}")
+        if size > self._settings.max_raw_bytes:
+            return OVER_CAP
+        # A CLI whose helper holds its pipes never exits by itself (anthropics/claude-code#25629).
+        if not self.seen.ended:
+            self._ended_at = None
+        elif self._ended_at is None:
+            self._ended_at = now
+        elif now - self._ended_at > self._settings.exit_grace_seconds:
+            return HUNG
+        return None
+
+    def finish(self, outcome: Outcome) -> Finished:
+        """Everything that is known after the run; the raw result joins the log."""
+        for line in self._stdout_lines.finish():
+            self._take(line)
+        for line in self._stderr_lines.finish():
+            self._keep(line)
+        raw = self._read_raw_result()
+        self._log.write("raw-result", raw)
+        return Finished(
+            outcome=outcome,
+            seen=self.seen,
+            stdout=bytes(self._stdout or b""),
+            raw_result=raw,
+            text_lines=tuple(self._text),
+            over_cap=self._log.over_cap or outcome.stopped == OVER_CAP,
+        )
+
+    def _take(self, line: bytes) -> None:
+        event = decode_event(line)
+        if event is None:
+            self._keep(line)
+        else:
+            self.seen = self._fold(event)
+
+    def _fold(self, event: Event) -> Observed:
+        latest = event_name(event) or self.seen.latest or "unnamed"
+        seen = msgspec.structs.replace(self.seen, latest=latest)
+        if seen.model is None:
+            seen = msgspec.structs.replace(seen, model=announced_model(event))
+        return self._adapter.observe(seen, event)
+
+    def _keep(self, line: bytes) -> None:
+        text = line[:_KEPT_LINE_BYTES].decode("utf-8", "replace")
+        if text.strip():
+            self._text.append(text)
+
+    def _raw_result_bytes(self) -> int:
+        try:
+            return os.lstat(self._raw_result).st_size
+        except OSError:
+            return 0
+
+    def _read_raw_result(self) -> bytes:
+        try:
+            # Never through a link: the worker could make this name point to any file of the user's.
+            fd = os.open(self._raw_result, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return b""
+        with os.fdopen(fd, "rb") as file:
+            try:
+                return file.read(self._settings.max_raw_bytes + 1)
+            except OSError:
+                return b""
+
+
+def run_call(launch: Launch, reader: Reader) -> Finished:
+    """Run the CLI to its end; no process of it is left afterwards.
+
+    Raises `runner.errors.Interrupted` on SIGTERM or SIGINT after ending the tree, and `AdapterError` when the
+    log cannot be written. There is no timeout here: the runner, which started this program, has one.
+    """
+    outcome = run_supervised(
+        launch.argv,
+        cwd=launch.workspace,
+        env=launch.environment,
+        stdin=launch.stdin,
+        timeout=None,
+        grace=GRACE_SECONDS,
+        marker=(MARKER, launch.job),
+        on_stdout=reader.on_stdout,
+        on_stderr=reader.on_stderr,
+        should_stop=reader.should_stop,
+    )
+    return reader.finish(outcome)
+
+
+def probe_version(argv: tuple[str, ...], environment: dict[str, str], cwd: Path, job: str) -> str | None:
+    """The first line that the CLI prints about its version, or None. It gets no input."""
+    printed = bytearray()
+
+    def collect(chunk: bytes) -> None:
+        if len(printed) < _KEPT_LINE_BYTES:
+            printed.extend(chunk)
+
+    outcome = run_supervised(
+        argv,
+        cwd=cwd,
+        env=environment,
+        timeout=VERSION_SECONDS,
+        grace=0.2,
+        marker=(MARKER, job),
+        on_stdout=collect,
+        on_stderr=None,
+    )
+    if outcome.exit_code != 0:
+        return None
+    first = bytes(printed).decode("utf-8", "replace").lstrip().split("\n")[0]
+    return "".join(char for char in first if char.isprintable()).strip()[:128] or None

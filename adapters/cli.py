@@ -1,0 +1,82 @@
+"""`cross-model-work`: one agent CLI call, authorized by the controller, published as one result.
+
+    cross-model-work <authorization json> <workspace> <packet> <packet sha256> <result dir>
+    cross-model-work --emit-adapter <route>
+
+Exit 0: the worker completed, is blocked, or asks for more scope. 1: it was started but failed. 2: refused or
+unavailable. 143: ended by SIGTERM or SIGINT. Messages go to stderr with the prefix `[cross-model-work] `.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from types import FrameType
+from typing import NoReturn
+
+from adapters.errors import EXIT_INTERRUPTED, EXIT_REFUSED, AdapterError, Unavailable, UsageError
+from runner.errors import Interrupted, printable
+
+_USAGE = (
+    "usage: cross-model-work <authorization json> <workspace> <packet> <packet sha256> <result dir>"
+    " | --emit-adapter <route>"
+)
+
+
+def main() -> NoReturn:
+    """Run the command line of this process and exit."""
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ending, _interrupt)
+    sys.exit(run(sys.argv[1:], os.environ))
+
+
+def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Do what `arguments` say and return the exit code; never raises an error of ours."""
+    try:
+        return _run(arguments, environ)
+    except Interrupted:
+        return EXIT_INTERRUPTED
+    except AdapterError as error:
+        say(str(error))
+        return error.exit_code
+    except Unavailable as error:
+        say(f"unavailable: {error}")
+        return EXIT_REFUSED
+    except OSError as error:
+        say(f"cannot go on: {error}")
+        return EXIT_REFUSED
+
+
+def say(message: str) -> None:
+    """One line on stderr, safe for any terminal; a closed stderr is no reason to fail."""
+    try:
+        sys.stderr.write(f"[cross-model-work] {printable(message)}\n")
+        sys.stderr.flush()
+    except OSError:
+        pass
+
+
+def _run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    if arguments[:1] == ["--emit-adapter"]:
+        if len(arguments) != 2:
+            raise UsageError(_USAGE)
+        from adapters.emit import emit_adapter
+
+        sys.stdout.write(emit_adapter(arguments[1], environ) + "\n")
+        return 0
+    if arguments[:1] in (["--help"], ["-h"]):
+        sys.stdout.write(_USAGE + "\n")
+        return 0
+    if len(arguments) != 5:
+        raise UsageError(_USAGE)
+    from adapters.dispatch import dispatch
+    from adapters.inputs import Arguments
+
+    return dispatch(Arguments(*arguments), environ, say)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    del frame
+    raise Interrupted(signum)

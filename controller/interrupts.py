@@ -1,0 +1,35 @@
+"""SIGINT and SIGTERM become one word at the next safe point, never an exception between an effect and its record."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+from controller.errors import Interrupted
+
+_received: list[int] = []
+
+
+def _note(signum: int, _frame: FrameType | None) -> None:
+    _received.append(signum)
+
+
+def install() -> None:
+    """Note SIGINT, SIGTERM and SIGHUP instead of dying of them; `check` speaks of them."""
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, _note)
+
+
+def pending() -> str | None:
+    """The name of a signal that arrived and was not spoken of yet."""
+    return signal.Signals(_received[-1]).name if _received else None
+
+
+def check() -> None:
+    """Raise `INTERRUPTED` when a signal has arrived; once, so that putting things back can go on afterwards."""
+    name = pending()
+    if name is not None:
+        _received.clear()
+        raise Interrupted(
+            f"interrupted by {name}", found=name, remedy="run `resume --run-id` to go on from the journal"
+        )

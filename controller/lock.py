@@ -1,0 +1,166 @@
+"""Locks: the run's lock, the repository's worktree lock, and the integration lock file of a branch (section 9)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from controller import run_root
+from controller.errors import Blocked, Refused, Unreadable
+from controller.state import Run
+from runner import private
+
+DEFAULT_WAIT = 10.0
+
+
+@contextmanager
+def held(path: Path, *, wait: float, what: str) -> Iterator[int]:
+    """Hold an flock on a private lock file; yields its descriptor so that git children can hold it too.
+
+    The kernel frees it when the last holder dies: a killed controller's git keeps it until git has ended. Nothing is
+    ever stolen by age (ComposioHQ AO#1308). Raises `Refused` when another holder does not let go within `wait` seconds.
+    """
+    from filelock import FileLock, Timeout
+
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise Unreadable(f"lock file {path} is not a regular file", expected="a private file", found="a link or folder")
+    if path.exists():
+        with run_root.trusted():
+            private.read_private(path, None)
+    lock = FileLock(path, timeout=wait, mode=0o600, thread_local=False)
+    try:
+        lock.acquire(poll_interval=0.02)
+    except Timeout:
+        holder = _holder(path)
+        raise Refused(
+            f"{what} is in use by another command",
+            detail={"reason": "busy", "lock": str(path), "holder": holder},
+            expected=f"the lock within {wait:g} s",
+            found=holder or "another process holds it",
+            remedy="wait for the other command to end, then try again (or pass --wait-lock)",
+        ) from None
+    except OSError as error:
+        raise run_root.disk_error(error) from None
+    try:
+        if os.stat(path).st_mode & 0o777 != 0o600:
+            os.chmod(path, 0o600)
+        fd = lock._context.lock_file_fd
+        if fd is None:  # pragma: no cover - filelock always has a descriptor while it holds the lock
+            raise Unreadable(f"lock {path} has no descriptor")
+        yield fd
+    finally:
+        lock.release(force=True)
+
+
+def _holder(path: Path) -> str | None:
+    """Who holds an flock, from /proc/locks; only to explain, never to decide."""
+    try:
+        inode = os.stat(path).st_ino
+        for line in Path("/proc/locks").read_text().splitlines():
+            fields = line.split()
+            if len(fields) > 5 and fields[1] == "FLOCK" and fields[5].rsplit(":", 1)[-1] == str(inode):
+                argv = Path(f"/proc/{fields[4]}/cmdline").read_bytes().split(b"\0")
+                words = " ".join(os.fsdecode(word) for word in argv if word)[:200]
+                return f"pid {fields[4]}: {words}"
+    except (OSError, ValueError):
+        return None
+    return None
+
+
+def worktree_lock_path(root: Path, common_dir: str) -> Path:
+    """The lock that serialises `git worktree add/remove` on one repository (claude-code#47266)."""
+    return root / run_root.LOCKS / run_root.lock_name("worktree", os.path.realpath(common_dir))
+
+
+def integration_lock_path(root: Path, run: Run) -> Path:
+    """The lock file of the run's branch; one holder a branch and runs root."""
+    key = f"{run.repository.identity_digest}\0{run.branch.ref}"
+    return root / run_root.LOCKS / run_root.lock_name("integration", key)
+
+
+def new_nonce() -> str:
+    """A lock token: 48 hex digits."""
+    return secrets.token_hex(24)
+
+
+def content(run: Run, directory: Path, unit_id: str, nonce: str, created_at: str) -> bytes:
+    """The bytes of an integration lock file; `journal` names the run that it belongs to (section 18 row 16)."""
+    value = {
+        "branch_ref": run.branch.ref,
+        "created_at": created_at,
+        "journal": str(directory / run_root.JOURNAL),
+        "nonce": nonce,
+        "repository": run.repository.identity_digest,
+        "run_id": run.run_id,
+        "unit_id": unit_id,
+    }
+    return json.dumps(value, sort_keys=True).encode("ascii") + b"\n"
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """The holder that an integration lock file names, None when there is no file; `UNREADABLE` when malformed."""
+    try:
+        with run_root.trusted():
+            data = private.read_private(path, 64 * 1024)
+    except Blocked as error:
+        if error.detail.get("errno") == 2:
+            return None
+        raise
+    try:
+        value = json.loads(data)
+    except ValueError:
+        value = None
+    keys = ("branch_ref", "nonce", "repository", "run_id", "unit_id")
+    if not isinstance(value, dict) or not all(isinstance(value.get(key), str) for key in keys):
+        raise Unreadable(f"integration lock {path} is not a lock record", expected="JSON with the holder", found="else")
+    if not re.fullmatch(r"[0-9a-f]{48}", value["nonce"]):
+        raise Unreadable(f"integration lock {path} has a malformed nonce", found=repr(value["nonce"])[:80])
+    return value
+
+
+def is_ours(holder: dict[str, Any], run: Run, unit_id: str, nonce: str) -> bool:
+    """Whether a lock file names exactly this run, unit, branch and nonce."""
+    return bool(
+        holder["run_id"] == run.run_id
+        and holder["unit_id"] == unit_id
+        and holder["nonce"] == nonce
+        and holder["branch_ref"] == run.branch.ref
+        and holder["repository"] == run.repository.identity_digest
+    )
+
+
+def holder_is_gone(holder: dict[str, Any]) -> bool:
+    """Whether the run that a foreign lock names has no journal any more, so that nothing can ever release it."""
+    journal = holder.get("journal")
+    return isinstance(journal, str) and os.path.isabs(journal) and not os.path.lexists(journal)
+
+
+def require_token(run: Run, unit_id: str, token: str, root: Path) -> None:
+    """The run holds the integration lock in this unit's name with this token, on disk too."""
+    lock = run.lock
+    if lock is None or lock.unit_id != unit_id or lock.nonce != token or lock.phase == "intent":
+        raise Refused(
+            "the lock token is not the one that this unit holds",
+            detail={"unit_id": unit_id},
+            expected="the lock_token that integration-acquire returned",
+            found="no lock held" if lock is None else f"lock held for {lock.unit_id}",
+            remedy="integration-acquire (with --resume if the run already holds it)",
+        )
+    if lock.phase != "held":
+        raise Refused("the integration lock is being released", expected="phase held", found=lock.phase)
+    path = integration_lock_path(root, run)
+    holder = read(path)
+    if holder is None or not is_ours(holder, run, unit_id, token):
+        raise Blocked(
+            "the integration lock file is missing or names another holder",
+            detail={"lock": str(path)},
+            expected=f"{run.run_id}/{unit_id}",
+            found="missing" if holder is None else f"{holder['run_id']}/{holder['unit_id']}",
+            remedy="run `resume --run-id`",
+        )

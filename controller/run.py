@@ -1,0 +1,204 @@
+"""Opens a run: lock, journal, fold, projection. The only way to record a transition.
+
+`reading` never waits for a lock and never writes. `changing` holds the run's lock for the whole transition: validate,
+act, record, with no second look-up after letting go (design.md section 3).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from controller import checkout, encoding, fold, index_file, interrupts, journal, lock, projection, run_root
+from controller import records as r
+from controller.errors import ControllerError, Refused, Unreadable
+from controller.fold import Entry
+from controller.git import Git
+from controller.state import Run, Unit
+from runner import private
+
+_recent: list[OpenRun] = []
+
+
+def recent() -> OpenRun | None:
+    """The run that this process opened last: what the response's `next` speaks of."""
+    return _recent[-1] if _recent else None
+
+
+class OpenRun:
+    """A run and its resources while one command works on it. `state` follows every recorded entry."""
+
+    def __init__(
+        self,
+        directory: Path,
+        state: Run,
+        entries: list[Entry],
+        writer: journal.Writer | None,
+        hold: tuple[int, ...],
+    ) -> None:
+        self.directory = directory
+        self.root = directory.parent
+        self.state = state
+        self.entries = entries
+        self.hold = hold
+        self._writer = writer
+        self.git = Git(Path(state.repository.toplevel), hold=hold)
+        _recent.append(self)
+
+    def record(self, data: r.Data, *, unit: str | None = None, attempt: str | None = None) -> Entry:
+        """Append one record, durably, then fold it; a record that no row of the machine allows is never written."""
+        if self._writer is None:
+            raise Refused("this command only reads")
+        interrupts_after = data.kind.endswith("-intent")
+        if interrupts_after:
+            interrupts.check()
+        if unit is not None and attempt is None and unit in self.state.units:
+            attempt = self.state.units[unit].attempt.attempt_id
+        draft = Entry(seq=len(self.entries), at=journal.utc_now_ms(), unit=unit, attempt=attempt, data=data)
+        after = fold.apply(self.state, draft)
+        written = self._writer.append(data.kind, unit, attempt, encoding.storable(data), at=draft.at)
+        if written.seq != draft.seq:
+            raise Unreadable(f"journal sequence is {written.seq}, expected {draft.seq}")
+        self.entries.append(draft)
+        self.state = after
+        return draft
+
+    def unit(self, unit_id: str) -> Unit:
+        """A unit of this run, `REFUSED` when unknown."""
+        unit = self.state.units.get(unit_id)
+        if unit is None:
+            known = ", ".join(sorted(self.state.units)) or "none prepared yet"
+            raise Refused(
+                f"unknown unit {unit_id[:140]!r}",
+                detail={"unit_id": unit_id[:140]},
+                expected=known,
+                found=unit_id[:140],
+                remedy="name a prepared unit, or prepare this one",
+            )
+        return unit
+
+    def unit_dir(self, unit_id: str) -> Path:
+        """The unit's directory: workspace, result, packet, authorization."""
+        return self.directory / "units" / run_root.safe_id(unit_id, "unit id")
+
+    def job_dir(self, job_id: str) -> Path:
+        """The runner's directory of a job."""
+        return self.directory / "jobs" / run_root.safe_id(job_id, "job id")
+
+    @property
+    def lock_path(self) -> Path:
+        """The integration lock file of the run's branch."""
+        return lock.integration_lock_path(self.root, self.state)
+
+    def observe(self, *revisions: str) -> checkout.Observation:
+        """The canonical checkout, validated against the recorded identity and branch."""
+        seen = checkout.observe(self.git, *revisions)
+        checkout.validate(seen, self.state.repository, self.state.branch.ref)
+        return seen
+
+    def private_path(self, prefix: str) -> Path:
+        """A fresh name in the run directory for an index copy or log."""
+        return self.directory / f"{prefix}-{secrets.token_hex(6)}"
+
+    def project(self) -> None:
+        """Write `manifest.json` from the fold."""
+        value = projection.manifest(self.state, self.directory, self.entries)
+        run_root.write(self.directory / run_root.MANIFEST, encoding.dumps(value).encode("ascii") + b"\n")
+
+
+def _entries(records: tuple[journal.Record, ...]) -> list[Entry]:
+    return [
+        Entry(seq=rec.seq, at=rec.at, unit=rec.unit, attempt=rec.attempt, data=fold.decode(rec.kind, rec.data))
+        for rec in records
+    ]
+
+
+def _missing(directory: Path) -> Unreadable:
+    return Unreadable(
+        f"run directory {directory} exists without a controller journal",
+        expected=run_root.JOURNAL,
+        found="nothing",
+        remedy="choose a new run id; this folder was not made by the controller",
+    )
+
+
+@contextmanager
+def reading(run_id: str) -> Iterator[OpenRun]:
+    """The run as its journal stands now; an unfinished append at the end is ignored."""
+    yield read_directory(run_root.find_run(run_id))
+
+
+def read_directory(directory: Path) -> OpenRun:
+    """A run for reading, by its directory."""
+    try:
+        found = journal.read(directory / run_root.JOURNAL)
+    except FileNotFoundError:
+        raise _missing(directory) from None
+    entries = _entries(found.records)
+    state = fold.fold(entries)
+    if state.run_id != directory.name:
+        raise Unreadable(f"the journal in {directory} is of another run", expected=directory.name, found=state.run_id)
+    return OpenRun(directory, state, entries, None, ())
+
+
+@contextmanager
+def changing(run_id: str, *, wait: float = lock.DEFAULT_WAIT) -> Iterator[OpenRun]:
+    """The run under its exclusive lock; what the command recorded is projected at the end, also when it fails."""
+    directory = run_root.find_run(run_id)
+    if not os.path.lexists(directory / run_root.JOURNAL):
+        raise _missing(directory)
+    with lock.held(directory / "manifest.lock", wait=wait, what=f"run {run_id}") as fd:
+        try:
+            writer, found = journal.Writer.open(directory / run_root.JOURNAL)
+        except FileNotFoundError:
+            raise _missing(directory) from None
+        try:
+            entries = _entries(found.records)
+            state = fold.fold(entries)
+            if state.run_id != directory.name:
+                raise Unreadable(
+                    f"the journal in {directory} is of another run",
+                    expected=directory.name,
+                    found=state.run_id,
+                )
+            run = OpenRun(directory, state, entries, writer, (fd,))
+            before = len(entries)
+            while writer.moved is not None:
+                moved = writer.moved
+                run.record(r.TornTailMoved(file=moved.file, bytes=moved.bytes, sha256=moved.sha256))
+            with run_root.trusted():
+                private.sweep_temps(directory)
+            _end_survivors(run)
+            _clear_index_lock(run)
+            try:
+                yield run
+            except BaseException:
+                # The journal already holds what happened; a manifest that cannot be written must not hide the cause.
+                with suppress(ControllerError):
+                    run.project()
+                raise
+            if len(run.entries) != before or not (directory / run_root.MANIFEST).exists():
+                run.project()
+        finally:
+            writer.close()
+
+
+def _end_survivors(run: OpenRun) -> None:
+    """End what a verification of a killed controller left running, before anything else is done (section 18 row 5)."""
+    process = run.state.verification_process
+    if process is None:
+        return
+    from controller.survivors import end_survivors
+
+    pids = end_survivors(process)
+    run.record(r.SurvivorsEnded(marker=process.marker, pids=tuple(pids)), unit=run.state.verification_process_unit)
+
+
+def _clear_index_lock(run: OpenRun) -> None:
+    """Remove an `index.lock` that a killed command of this very run provably left (design.md section 6)."""
+    removed = index_file.clear_stale(Path(run.state.repository.git_dir), run.directory)
+    if removed is not None:
+        run.record(r.StaleGitLockRemoved(path=removed, cause="a killed command of this run held it"))

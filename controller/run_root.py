@@ -1,0 +1,225 @@
+"""The private run root: where runs lie, what may be trusted there, and the only makers of run state (section 4)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from controller.errors import Blocked, NotFound, Refused, Unreadable
+from runner import private
+from runner.errors import Untrusted
+
+_SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
+LOCKS = ".locks"
+JOURNAL = "journal.jsonl"
+MANIFEST = "manifest.json"
+INIT_PREFIX = f"{private.TEMP_PREFIX}init-"
+PACKET_MAX = 200_000
+RESULT_MAX = 5 * 1024 * 1024
+ADAPTER_LOG_MAX = 10 * 1024 * 1024
+
+
+def safe_id(value: str, what: str) -> str:
+    """A run, unit, attempt or job id: 1-128 of `A-Za-z0-9._-`, not only dots (`REFUSED`)."""
+    if not _SAFE_ID.match(value) or not value.strip("."):
+        raise Refused(
+            f"unsafe {what}: {value[:140]!r}",
+            expected="1-128 characters of A-Z a-z 0-9 . _ -, not only dots",
+            found=repr(value[:140]),
+            remedy=f"choose another {what}",
+        )
+    return value
+
+
+@contextmanager
+def trusted() -> Iterator[None]:
+    """Turn what `runner.private` does not trust, and OS errors, into the controller's words."""
+    try:
+        yield
+    except Untrusted as error:
+        raise Unreadable(
+            f"cannot trust {error.path}: expected {error.expected}, found {error.found}",
+            expected=str(error.expected),
+            found=str(error.found),
+            remedy="see who changed it; put owner and mode back, or use another runs root",
+        ) from None
+    except OSError as error:
+        raise disk_error(error) from None
+
+
+def disk_error(error: OSError) -> Blocked:
+    """A failed system call as a refusal that says what to do."""
+    name = os.strerror(error.errno or 0)
+    return Blocked(
+        f"{name}: {error.filename or 'private run state'}",
+        detail={"errno": error.errno},
+        found=name,
+        remedy="free space or repair the file system, then run `resume --run-id`; nothing recorded is lost",
+    )
+
+
+def _owner_roots() -> list[Path]:
+    name = f"compound-engineering-{os.geteuid()}"
+    return [Path("/tmp") / name, Path(os.environ.get("TMPDIR") or "/tmp") / name]
+
+
+def configured_root() -> Path | None:
+    """The runs root that the environment names, or None."""
+    runs = os.environ.get("CE_WORK_RUNS_ROOT")
+    if runs:
+        return Path(os.path.abspath(runs))
+    jobs = os.environ.get("CE_PEER_JOBS_ROOT")
+    return Path(os.path.abspath(jobs)) / "ce-work" if jobs else None
+
+
+def _open_owner_root(path: Path) -> bool:
+    """Create or repair a default owner root; False when this place cannot hold one."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
+    except OSError:
+        return False
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode):
+        raise Unreadable(f"cannot safely open owner scratch root {path}: not a directory", found="a link or file")
+    if found.st_uid != os.geteuid():
+        raise Unreadable(f"owner scratch root is not owned by current user: {path}", found=f"uid {found.st_uid}")
+    if stat.S_IMODE(found.st_mode) != 0o700:
+        os.chmod(path, 0o700)
+    return os.access(path, os.W_OK | os.X_OK)
+
+
+def lookup_roots() -> list[Path]:
+    """Where existing runs are looked for, in order; roots that the environment names are exclusive."""
+    configured = configured_root()
+    if configured is not None:
+        return [configured]
+    roots = [root / "ce-work" for root in _owner_roots()]
+    return list(dict.fromkeys(roots))
+
+
+def creation_root() -> Path:
+    """The runs root for new runs, created and trusted, with its `.locks`."""
+    configured = configured_root()
+    if configured is not None:
+        with trusted():
+            os.makedirs(configured.parent, mode=0o700, exist_ok=True)
+        return ensure_root(configured)
+    for root in _owner_roots():
+        if _open_owner_root(root):
+            return ensure_root(root / "ce-work")
+    raise Unreadable("cannot safely open owner scratch root under /tmp or $TMPDIR", found="no writable place")
+
+
+def ensure_root(root: Path) -> Path:
+    """A trusted runs root with its `.locks`; created if missing."""
+    if root.parent in _owner_roots() and configured_root() is None:
+        _open_owner_root(root.parent)
+    with trusted():
+        private.ensure_private_dir(root)
+        private.ensure_private_dir(root / LOCKS)
+    return root
+
+
+def find_run(run_id: str) -> Path:
+    """The directory of an existing run; `NOT_FOUND` when no root holds it."""
+    safe_id(run_id, "run id")
+    for root in lookup_roots():
+        path = root / run_id
+        if path.is_dir() and not path.is_symlink():
+            ensure_root(root)
+            with trusted():
+                private.check_private_dir(path)
+            return path
+        if path.is_symlink():
+            raise Unreadable(f"run directory {path} is a symbolic link", expected="a private directory", found="a link")
+    searched = ", ".join(str(root) for root in lookup_roots())
+    raise NotFound(
+        f"no run {run_id} under {searched}",
+        detail={"candidates": []},
+        expected="the id of an existing run",
+        found="no such directory",
+        remedy="check the id and CE_WORK_RUNS_ROOT; `runs` lists what is there",
+    )
+
+
+def lock_name(kind: str, key: str) -> str:
+    """The file name of a lock in `.locks` for a key."""
+    suffix = "json" if kind == "integration" else "lock"
+    return f"{kind}-{hashlib.sha256(os.fsencode(key)).hexdigest()}.{suffix}"
+
+
+def make_dir(path: Path) -> None:
+    """A private directory, created or trusted."""
+    with trusted():
+        private.ensure_private_dir(path)
+
+
+def read(path: Path, limit: int | None = 2 * 1024 * 1024) -> bytes:
+    """The bytes of a private file; `UNREADABLE` when missing or not to be trusted."""
+    try:
+        with trusted():
+            return private.read_private(path, limit)
+    except Blocked as error:
+        if error.detail.get("errno") == 2:
+            raise Unreadable(f"private file {path} is missing", expected="a private file", found="nothing") from None
+        raise
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a private file atomically and durably."""
+    with trusted():
+        private.write_atomic(path, data)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory of the run (a worker may have taken away its own permissions)."""
+
+    def again(function: object, name: str, _info: object) -> None:
+        try:
+            os.chmod(os.path.dirname(name), 0o700)
+            if os.path.isdir(name) and not os.path.islink(name):
+                os.chmod(name, 0o700)
+                shutil.rmtree(name)
+            elif os.path.lexists(name):
+                os.unlink(name)
+        except OSError as error:
+            raise disk_error(error) from None
+
+    if path.is_symlink():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path, onerror=again)
+
+
+def read_source(path: Path, what: str, limit: int = PACKET_MAX) -> bytes:
+    """The bytes of a file that a host names: opened without following a link, regular, bounded (`REFUSED`)."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        link = path.is_symlink()
+        raise Refused(
+            f"cannot open {what} {path}: {os.strerror(error.errno or 0)}",
+            expected="a regular file, no link",
+            found="a symbolic link" if link else os.strerror(error.errno or 0),
+        ) from None
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise Refused(f"{what} {path} is not a regular file", expected="a regular file", found="something else")
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        size = os.stat(path).st_size
+        raise Refused(
+            f"{what} {path} is larger than {limit} bytes",
+            expected=f"at most {limit} bytes",
+            found=f"{size} bytes",
+            remedy="narrow it; a packet holds one unit, not the whole plan",
+        )
+    return data

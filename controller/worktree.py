@@ -1,0 +1,216 @@
+"""A unit's private detached worktree: made, checked without running git in it, removed.
+
+Registration is read from the common directory (`worktrees/<id>/gitdir`, gitrepository-layout(5)): the `.git` file in
+the workspace is the worker's to write, so nothing here follows it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from pathlib import Path
+
+import msgspec
+
+from controller import run_root
+from controller.errors import Blocked, Unreadable
+from controller.git import Git
+from runner import private
+
+
+class FileEntry(msgspec.Struct, frozen=True, array_like=True):
+    """What lstat says of one workspace file; unchanged in all of it means unchanged bytes (ctime cannot be set)."""
+
+    path: str
+    mode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    ino: int
+    dev: int
+    nlink: int
+
+
+class Registration(msgspec.Struct, frozen=True):
+    """One entry below `<common dir>/worktrees`."""
+
+    name: str
+    gitdir: str
+    head: str
+    locked: bool
+
+
+def registrations(common_dir: str) -> list[Registration]:
+    """Every registered linked worktree."""
+    base = Path(common_dir) / "worktrees"
+    found = []
+    try:
+        names = sorted(os.listdir(base))
+    except FileNotFoundError:
+        return []
+    for name in names:
+        try:
+            gitdir = os.fsdecode((base / name / "gitdir").read_bytes()).rstrip("\n")
+            head = os.fsdecode((base / name / "HEAD").read_bytes()).rstrip("\n")
+        except OSError:
+            continue
+        found.append(Registration(name, gitdir, head, os.path.lexists(base / name / "locked")))
+    return found
+
+
+def _same(a: str, b: Path) -> bool:
+    return os.path.realpath(os.path.dirname(a)) == os.path.realpath(b.parent) and os.path.basename(a) == b.name
+
+
+def registration(common_dir: str, workspace: Path) -> Registration | None:
+    """The one registration of a workspace; `Blocked` when it is registered more than once."""
+    found = [entry for entry in registrations(common_dir) if _same(entry.gitdir, workspace / ".git")]
+    if len(found) > 1:
+        raise Blocked("the workspace is registered more than once", expected="one registration", found=f"{len(found)}")
+    return found[0] if found else None
+
+
+def require_registered(common_dir: str, workspace: Path) -> Registration:
+    """The workspace exists, is private, registered once, detached and points back at its registration."""
+    entry = registration(common_dir, workspace)
+    if entry is None:
+        raise Blocked(
+            "the workspace is not a registered worktree of the repository",
+            detail={"workspace": str(workspace)},
+            expected="one registration",
+            found="none",
+            remedy="abandon the attempt with cleanup --abandon, or restore the registration",
+        )
+    if entry.head.startswith("ref:"):
+        raise Blocked("the workspace HEAD is not detached", expected="a detached HEAD", found=entry.head)
+    with run_root.trusted():
+        private.check_private_dir(workspace)
+    pointer = workspace / ".git"
+    try:
+        info = os.lstat(pointer)
+        text = pointer.read_bytes() if stat.S_ISREG(info.st_mode) and info.st_size < 65536 else b""
+    except OSError:
+        text = b""
+    expected = Path(common_dir) / "worktrees" / entry.name
+    named = os.fsdecode(text.removeprefix(b"gitdir: ").rstrip(b"\n"))
+    if not text.startswith(b"gitdir: ") or os.path.realpath(named) != os.path.realpath(expected):
+        raise Blocked(
+            "the workspace's .git file no longer points at its own registration",
+            detail={"workspace": str(workspace)},
+            expected=str(expected),
+            found=named[:200] or "no such file",
+            remedy="the worker changed it: abandon the attempt",
+        )
+    return entry
+
+
+def add(git: Git, common_dir: str, workspace: Path, base: str) -> None:
+    """Create the workspace: detached (no config write, no branch; claude-code#47266), private, hooks off, LFS pointers.
+
+    A half-made worktree of a killed call is ours and is removed first. Under the repository's worktree lock.
+    """
+    if registration(common_dir, workspace) is not None or os.path.lexists(workspace):
+        remove(git, common_dir, workspace)
+    run_root.make_dir(workspace)
+    at = git.at(git.cwd, env={"GIT_LFS_SKIP_SMUDGE": "1"}, options=("checkout.workers=0",))
+    done = at.call("worktree", "add", "--detach", str(workspace), base, timeout=3600.0)
+    if done.returncode != 0:
+        failure = git.failure(("worktree", "add"), done)
+        remove(git, common_dir, workspace)
+        raise failure
+    os.chmod(workspace, 0o700)
+
+
+def remove(git: Git, common_dir: str, workspace: Path) -> None:
+    """Remove the workspace and its registration; nothing is an error that is already gone."""
+    entry = registration(common_dir, workspace)
+    run_root.remove_tree(workspace)
+    if entry is None:
+        return
+    admin = Path(common_dir) / "worktrees" / entry.name
+    if entry.locked:
+        # A lock that is not ours says that somebody wants the registration kept (claude-code#57765).
+        reason = (admin / "locked").read_text(errors="replace").strip()
+        raise Blocked(
+            "the worktree registration is locked",
+            expected="no lock",
+            found=reason or "locked without a reason",
+            remedy=f"git worktree unlock {workspace}",
+        )
+    run_root.remove_tree(admin)
+    try:
+        os.rmdir(admin.parent)
+    except OSError:
+        pass
+
+
+def walk(workspace: Path) -> list[FileEntry]:
+    """Every file, link and special file of the workspace, its own `.git` left out; links are not followed.
+
+    Entries named `.git` further down are reported as they are. `Unreadable` when a folder cannot be read.
+    """
+    found: list[FileEntry] = []
+    top = os.fsencode(workspace)
+    pending = [top]
+    while pending:
+        folder = pending.pop()
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if folder == top and entry.name == b".git":
+                        continue
+                    info = entry.stat(follow_symlinks=False)
+                    name = os.fsdecode(entry.path[len(top) + 1 :])
+                    if stat.S_ISDIR(info.st_mode):
+                        pending.append(entry.path)
+                        if entry.name != b".git":
+                            continue
+                    found.append(
+                        FileEntry(
+                            name,
+                            info.st_mode,
+                            info.st_size,
+                            info.st_mtime_ns,
+                            info.st_ctime_ns,
+                            info.st_ino,
+                            info.st_dev,
+                            info.st_nlink,
+                        )
+                    )
+        except OSError as error:
+            raise Unreadable(
+                f"cannot read {os.fsdecode(folder)} in the workspace: {os.strerror(error.errno or 0)}",
+                expected="a readable folder",
+                found=os.strerror(error.errno or 0),
+            ) from None
+    return sorted(found, key=lambda entry: entry.path)
+
+
+def encode_manifest(entries: list[FileEntry]) -> bytes:
+    """The file manifest as JSON lines, one file a line."""
+    lines = (json.dumps(msgspec.to_builtins(entry), separators=(",", ":")) for entry in entries)
+    return "".join(line + "\n" for line in lines).encode("ascii")
+
+
+def decode_manifest(data: bytes) -> dict[str, FileEntry]:
+    """Path to entry, from `encode_manifest`."""
+    entries = (msgspec.convert(json.loads(line), FileEntry) for line in data.splitlines())
+    return {entry.path: entry for entry in entries}
+
+
+def read_manifest(directory: Path, sha256: str | None) -> dict[str, FileEntry]:
+    """The file manifest that `prepare` recorded, `UNREADABLE` when it is not the one of the journal."""
+    data = run_root.read(directory / "workspace-manifest", None)
+    found = hashlib.sha256(data).hexdigest()
+    if found != sha256:
+        raise Unreadable("the workspace manifest differs from the recorded digest", expected=str(sha256), found=found)
+    return decode_manifest(data)
+
+
+def operation(common_dir: str, entry: Registration) -> str | None:
+    """A merge, rebase, cherry-pick or revert under way in a workspace, or None. No process."""
+    from controller.checkout import operation_in_progress
+
+    return operation_in_progress(os.path.join(common_dir, "worktrees", entry.name))
