@@ -103,9 +103,7 @@ def status(worker: list[str] | None, job: tuple[str, ...], skill: str | None, as
 @_json
 @click.argument("job", nargs=-1, required=True)
 @click.pass_obj
-def wait(
-    worker: list[str] | None, job: tuple[str, ...], skill: str | None, max_secs: float, as_json: bool
-) -> None:
+def wait(worker: list[str] | None, job: tuple[str, ...], skill: str | None, max_secs: float, as_json: bool) -> None:
     """Wait until no job is running, at most --max-secs; then as `status`."""
     from runner.wait import wait as wait_for
 

@@ -130,9 +130,7 @@ def sweep_temps(directory: Path) -> list[str]:
     """
     removed = []
     with os.scandir(directory) as entries:
-        stale = [
-            e.name for e in entries if e.name.startswith(TEMP_PREFIX) and e.is_file(follow_symlinks=False)
-        ]
+        stale = [e.name for e in entries if e.name.startswith(TEMP_PREFIX) and e.is_file(follow_symlinks=False)]
     for name in sorted(stale):
         try:
             os.unlink(os.path.join(directory, name))

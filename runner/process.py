@@ -248,9 +248,7 @@ def _read_stat(pid: int) -> _Stat | None:
     except (FileNotFoundError, ProcessLookupError):
         # Unknown is not gone: without /proc nothing can be said about any process.
         if not os.path.exists("/proc/self/stat"):
-            raise RunnerError(
-                "cannot read processes", expected="a Linux /proc", remedy="mount /proc"
-            ) from None
+            raise RunnerError("cannot read processes", expected="a Linux /proc", remedy="mount /proc") from None
         return None
     # The second field is the command in parentheses and may itself hold blanks and parentheses.
     fields = line[line.rindex(b")") + 2 :].split()

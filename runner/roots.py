@@ -67,10 +67,7 @@ class Roots:
         else:
             roots = self._bases
             candidates = [
-                run / JOBS / reference
-                for root in roots
-                for skill_dir in _subdirs(root)
-                for run in _subdirs(skill_dir)
+                run / JOBS / reference for root in roots for skill_dir in _subdirs(root) for run in _subdirs(skill_dir)
             ]
         found = [path for path in candidates if path.is_dir()]
         places = ", ".join(str(root) for root in roots)

@@ -63,9 +63,7 @@ def exit_code(outcome: Outcome) -> int:
     return 1 if outcome.exit_code is None else outcome.exit_code
 
 
-def _sink(
-    stack: ExitStack, option: str, path: Path | None, limit: int | None, own: int
-) -> Callable[[bytes], None]:
+def _sink(stack: ExitStack, option: str, path: Path | None, limit: int | None, own: int) -> Callable[[bytes], None]:
     if path is None:
         return lambda data: write_all(own, data)
     try:

@@ -255,7 +255,11 @@ def test_a_supervisor_killed_before_the_start_lets_nothing_run(run: Runner) -> N
     assert (outcome.stopped, (run.folder / "ran").exists()) == ("supervisor died", False)
 
 
-def test_a_child_that_stops_its_supervisor_does_not_escape_its_timeout(run: Runner) -> None:
+def test_a_child_that_stops_its_supervisor_does_not_escape_its_timeout(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The caller gives its supervisor that much time to answer; the test need not.
+    monkeypatch.setattr("runner.foreground.KILL_SECONDS", 0.2)
     outcome = run.shell("kill -STOP $PPID; " + SLEEP, timeout=0.2, grace=0)
     assert outcome.timed_out
     assert outcome.stopped == "supervisor died"
