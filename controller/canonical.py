@@ -16,8 +16,8 @@ from controller import records as r
 from controller.errors import Blocked
 from controller.git import Git, blob_id
 from controller.hazards import parse_entries
-from controller.records import Recovered, Snapshot
 from controller.run import OpenRun
+from controller.shapes import Recovered, Snapshot
 from runner import private
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from controller.errors import Blocked, Refused
 from controller.git import Git
-from controller.records import Repository, Snapshot
+from controller.shapes import Repository, Snapshot
 
 _SEQUENCER = (
     "MERGE_HEAD",

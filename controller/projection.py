@@ -9,8 +9,8 @@ from typing import Any
 from msgspec.structs import asdict
 
 from controller.encoding import plain, seconds
-from controller.fold import Entry
 from controller.state import Attempt, Blocker, IntegrationLock, Run, Unit
+from controller.steps import Entry
 
 
 def lock_view(lock: IntegrationLock | None) -> dict[str, Any] | None:

@@ -15,9 +15,9 @@ from pathlib import Path
 from controller import checkout, encoding, fold, index_file, interrupts, journal, lock, projection, run_root
 from controller import records as r
 from controller.errors import ControllerError, Refused, Unreadable
-from controller.fold import Entry
 from controller.git import Git
 from controller.state import Run, Unit
+from controller.steps import Entry
 from runner import private
 
 _recent: list[OpenRun] = []

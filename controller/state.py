@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from controller.records import (
+from controller.shapes import (
     Applied,
     Branch,
     CanonicalCommit,

@@ -16,6 +16,7 @@ from controller import (
     journal,
     lock,
     machine,
+    shapes,
 )
 from controller import records as r
 from controller.checkout import Look
@@ -52,7 +53,7 @@ def preflight(run: OpenRun, unit_id: str, token: str, declared: Sequence[str], *
         r.ApplyIntent(
             driver=driver,
             pre_fold=seen.snapshot,
-            expected_apply=r.ExpectedApply(tree, tuple(change.path for change in changes)),
+            expected_apply=shapes.ExpectedApply(tree, tuple(change.path for change in changes)),
             index_copy=index_copy,
             index_sha256=index_sha256,
         ),
@@ -194,7 +195,7 @@ def mark_applied(run: OpenRun, unit_id: str, seen: Look, *, reconciled: bool = F
     """Record that the transport is applied exactly."""
     unit = run.unit(unit_id)
     require_exact(run, unit, seen)
-    applied = r.Applied(
+    applied = shapes.Applied(
         at=encoding.seconds(journal.utc_now_ms()),
         post_index_tree=seen.snapshot.index_tree,
         status_sha256=seen.snapshot.status_sha256,
@@ -205,11 +206,11 @@ def mark_applied(run: OpenRun, unit_id: str, seen: Look, *, reconciled: bool = F
 
 def mark_verified(
     run: OpenRun, unit_id: str, seen: Look, digest: str, summary: str, ignored: dict[str, Any] | None
-) -> r.Verification:
+) -> shapes.Verification:
     """Record that the exact application passed its authoritative verification."""
     require_exact(run, run.unit(unit_id), seen)
     at = encoding.seconds(journal.utc_now_ms())
-    verification = r.Verification(at=at, digest=digest, summary=summary, ignored_state=ignored)
+    verification = shapes.Verification(at=at, digest=digest, summary=summary, ignored_state=ignored)
     run.record(r.VerificationPassed(verification), unit=unit_id)
     return verification
 
@@ -240,7 +241,7 @@ def commit_at_head(run: OpenRun, unit: Unit, head: str, head_tree: str) -> str |
     return head if parents == [integration.pre_fold.head] else None
 
 
-def mark_committed(run: OpenRun, unit_id: str, *, reconciled: bool = False) -> r.CanonicalCommit:
+def mark_committed(run: OpenRun, unit_id: str, *, reconciled: bool = False) -> shapes.CanonicalCommit:
     """Record the canonical commit that is HEAD, with a clean checkout (`BLOCKED` otherwise)."""
     unit = run.unit(unit_id)
     seen = checkout.observe(run.git)
@@ -256,7 +257,7 @@ def mark_committed(run: OpenRun, unit_id: str, *, reconciled: bool = False) -> r
             remedy="commit exactly what was verified, or restore",
         )
     checkout.require_clean(found, run.state.repository.git_dir)
-    made = r.CanonicalCommit(head, pre.head, seen.head_tree, encoding.seconds(journal.utc_now_ms()))
+    made = shapes.CanonicalCommit(head, pre.head, seen.head_tree, encoding.seconds(journal.utc_now_ms()))
     run.record(r.CommitReconciled(made) if reconciled else r.CommitConfirmed(made), unit=unit_id)
     return made
 
@@ -284,7 +285,7 @@ def restore(run: OpenRun, unit_id: str, *, anything: bool, cause: str) -> canoni
     )
     run.record(
         r.CanonicalRestored(
-            r.Restore(
+            shapes.Restore(
                 at=encoding.seconds(journal.utc_now_ms()),
                 exact=True,
                 snapshot=done.snapshot,

@@ -20,8 +20,8 @@ import msgspec
 from controller import run_root, worktree
 from controller.errors import Blocked, Unreadable
 from controller.git import Git, blob_id
-from controller.records import Transport
 from controller.shadow import Shadow
+from controller.shapes import Transport
 from controller.worktree import FileEntry
 
 _IDENTITY = "ce-work transport <ce-work@localhost>"

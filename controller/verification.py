@@ -16,8 +16,8 @@ from controller import checkout, encoding, interrupts, run_root
 from controller import records as r
 from controller.errors import Interrupted, Refused
 from controller.git import scrubbed
-from controller.records import Identity, Snapshot
 from controller.run import OpenRun
+from controller.shapes import Identity, Snapshot
 from controller.survivors import MARKER
 from runner.process import ProcessIdentity
 

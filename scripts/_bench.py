@@ -25,9 +25,7 @@ Rows = dict[str, Figures]
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
-    parser.add_argument(
-        "--against", type=Path, metavar="DIR", help="a folder with the three scripts to compare with"
-    )
+    parser.add_argument("--against", type=Path, metavar="DIR", help="a folder with the three scripts to compare with")
     parser.add_argument("--quick", action="store_true", help="a tenth of the sizes, times from one pass")
     options = parser.parse_args()
     folders = [SCRIPTS, *([options.against.resolve()] if options.against else [])]

@@ -88,9 +88,7 @@ def transitions(meter: Meter, programs: Programs, repo: Path, work: Path, number
     start = [*programs.runner, "start", "--no-sweep", "--skill", "ce-work", *run, "--label", "u1"]
     start += ["--input-digest", said["packet_digest"]]
     start += ["--result-path", f"{said['result_dir']}/implementation-result.json", "--", said["adapter"]]
-    start += [
-        said[key] for key in ("authorization_path", "workspace", "packet_path", "packet_digest", "result_dir")
-    ]
+    start += [said[key] for key in ("authorization_path", "workspace", "packet_path", "packet_digest", "result_dir")]
     began = time.monotonic()
     job = meter.run("start", start, expect=None, cwd=repo).stdout.strip()
     _wait(programs, meter, job, repo)
@@ -133,9 +131,7 @@ def latencies(meter: Meter, programs: Programs, work: Path) -> None:
     pids = json.loads((folder / "pid").read_text())
     for name in ("supervisor_pid", "worker_pid"):
         os.kill(pids[name], signal.SIGKILL)
-    meter.run(
-        "reap of a dead job", [*programs.runner, "reap", "--skill", PEER_JOBS, job], expect=None, cwd=work
-    )
+    meter.run("reap of a dead job", [*programs.runner, "reap", "--skill", PEER_JOBS, job], expect=None, cwd=work)
 
 
 def _start(meter: Meter, programs: Programs, work: Path, *worker: str, then_wait: bool = False) -> str:

@@ -49,9 +49,7 @@ def make(shape: Shape, path: Path) -> None:
 def _stream(shape: Shape) -> Iterator[bytes]:
     yield b"blob\nmark :1\ndata %d\n%s\n" % (len(BLOB), BLOB)
     for number in range(shape.commits):
-        yield b"commit refs/heads/main\ncommitter Bench <bench@localhost> %d +0000\n" % (
-            1_700_000_000 + number
-        )
+        yield b"commit refs/heads/main\ncommitter Bench <bench@localhost> %d +0000\n" % (1_700_000_000 + number)
         yield b"data 2\nc\n"
         if number == 0:
             yield b"M 644 inline .gitignore\ndata 9\n/ignored\n\n"

@@ -26,9 +26,7 @@ IGNORED = "build/local-settings.ini"
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
-    parser.add_argument(
-        "--agent", choices=["command", "codex"], default="command", help="who authors the units"
-    )
+    parser.add_argument("--agent", choices=["command", "codex"], default="command", help="who authors the units")
     parser.add_argument("--keep", action="store_true", help="leave the temporary folder in place")
     options = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -86,41 +84,36 @@ def sanction(shop: Shop) -> list[str]:
 
 
 def success(host: Host, shop: Shop) -> None:
-    run = ["--run-id", "demo"]
     host.title("Act one: from the plan to a verified commit")
     digest = hashlib.sha256(PLAN.encode()).hexdigest()
-    source = ["--plan", PLAN_PATH, "--plan-digest", digest]
-    host.controller("init", *run, "--repo", str(host.checkout), *source, *sanction(shop), expect="READY")
-    host.controller("checkpoint-plan", *run, expect="CHECKPOINTED")
-    author(host, shop, run, WORDS)
+    source = ["--repo", str(host.checkout), "--plan", PLAN_PATH, "--plan-digest", digest]
+    host.begin("--run-id", "demo", *source, *sanction(shop), expect="READY")
+    host.follow("checkpoint-plan", expect="CHECKPOINTED")
+    author(host, shop, WORDS)
 
     host.title("Integrate: apply, verify with a real test run, commit")
-    unit = [*run, "--unit-id", WORDS.name]
-    message = ["--commit-message", "Count words", "--verification-summary", "python -m pytest demo"]
-    host.controller("integrate", *unit, *message, expect="UNIT_COMMITTED", then=[*TESTS, "demo"])
+    message = {"--commit-message": "Count words"}
+    host.follow("integrate", message, then=[*TESTS, "demo"], expect="UNIT_COMMITTED")
     host.shell("git", "log", "--oneline", "--stat", "-1")
     existing = [PLAN_WIDE_TESTS] if (host.checkout / PLAN_WIDE_TESTS).exists() else []
-    host.controller("verify-run", *run, expect="RUN_VERIFIED", then=[*TESTS, "demo", *existing])
+    host.follow("verify-run", then=[*TESTS, "demo", *existing], expect="RUN_VERIFIED")
 
     host.title("The journal")
-    host.shell("unit-workspace", "journal", "show", *run)
+    host.shell("unit-workspace", "journal", "show", "--run-id", "demo")
 
 
 def failure(host: Host, shop: Shop) -> None:
-    run = ["--run-id", "demo-failure"]
-    host.answer = None
     host.title("Act two: a unit whose verification fails is put back, byte for byte")
     brief = shop.folder / "brief.md"
     brief.write_text(BRIEF)
-    source = ["--prompt-brief", str(brief), "--prompt-digest", hashlib.sha256(BRIEF.encode()).hexdigest()]
-    host.controller("init", *run, "--repo", str(host.checkout), *source, *sanction(shop), expect="READY")
-    host.controller("checkpoint-plan", *run, expect="NOOP")
-    transport = author(host, shop, run, FASTER)
+    digest = hashlib.sha256(BRIEF.encode()).hexdigest()
+    source = ["--repo", str(host.checkout), "--prompt-brief", str(brief), "--prompt-digest", digest]
+    host.begin("--run-id", "demo-failure", *source, *sanction(shop), expect="READY")
+    author(host, shop, FASTER)
 
     before = canonical_state(host, "before")
-    unit = [*run, "--unit-id", FASTER.name]
-    message = ["--commit-message", "Count words faster"]
-    refused = host.controller("integrate", *unit, *message, expect="BLOCKED", then=[*TESTS, "demo"])
+    message = {"--commit-message": "Count words faster"}
+    refused = host.follow("integrate", message, then=[*TESTS, "demo"], expect="BLOCKED")
     if refused.body.get("verification_exit") != 1:
         raise Stop(f"expected the unit's tests to fail with exit 1; {refused}")
     host.note("what the tests said, from the private log")
@@ -128,7 +121,7 @@ def failure(host: Host, shop: Shop) -> None:
     if canonical_state(host, "after") != before:
         raise Stop("the canonical checkout is not what it was before the unit")
     host.note("the same: HEAD, branch, status, tracked and ignored bytes. The unit can be given up now")
-    host.controller("cleanup", *unit, "--abandon", "--expect-transport", transport, expect="CLEANED")
+    host.follow("cleanup", expect="CLEANED")
 
 
 def canonical_state(host: Host, when: str) -> list[str]:
@@ -141,42 +134,31 @@ def canonical_state(host: Host, when: str) -> list[str]:
     ]
 
 
-def author(host: Host, shop: Shop, run: list[str], unit: Unit) -> str:
-    """Prepare, dispatch, watch and terminalize one unit; inspect its scope; the transport commit."""
+def author(host: Host, shop: Shop, unit: Unit) -> None:
+    """Prepare, dispatch, watch and terminalize one unit, then inspect its scope."""
     host.title(f"Author the unit {unit.name} in a worktree of its own")
     packet = shop.folder / f"packet-{unit.name}.md"
     packet.write_text(unit.packet)
     base = host.shell("git", "rev-parse", "HEAD")
-    name = ["--unit-id", unit.name]
-    given = ["--base", base, "--packet", str(packet)]
-    prepared = host.controller("prepare", *run, *name, *given, expect="PREPARED").body
-
-    start = ["start", "--no-sweep", "--skill", "ce-work", *run, "--label", unit.name]
-    start += ["--input-digest", prepared["packet_digest"]]
-    start += ["--result-path", f"{prepared['result_dir']}/implementation-result.json"]
-    worker = [prepared[key] for key in ("adapter", "authorization_path", "workspace", "packet_path")]
-    worker += [prepared["packet_digest"], prepared["result_dir"]]
-    limits = {"CE_PEER_HARD_SECS": "7200", "CE_PEER_IDLE_SECS": "0"}
-    job = host.runner(*start, "--", *worker, environment=limits)
-    bound = [*name, "--attempt-id", prepared["attempt_id"], "--job-id", job]
-    host.controller("record-job", *run, *bound, expect="AUTHORING")
+    given = {"--unit-id": unit.name, "--base": base, "--packet": str(packet)}
+    prepared = host.follow("prepare", given, expect="PREPARED").body
+    job = host.follow_runner("start")
+    host.follow("record-job", {"--job-id": job}, expect="AUTHORING")
 
     word = "running"
     while word == "running":
-        word = host.runner("wait", "--skill", "ce-work", "--max-secs", "60", job)
-        synced = host.controller("sync-job", *run, *name, expect="SYNCED")
+        word = host.follow_runner("wait")
+        synced = host.follow("sync-job", expect="SYNCED")
     if word != "done":
         log = Path(prepared["result_dir"], "adapter.log")
         detail = log.read_text(errors="replace")[-2000:] if log.exists() else ""
         raise Stop(f"expected the job to end as done, found {word}; {synced}\n{detail}")
-    transport = host.controller("terminalize", *run, *name, expect="INTEGRATION_PENDING").body["transport"]
+    transport = host.follow("terminalize", expect="INTEGRATION_PENDING").body["transport"]
 
     host.note("before anything touches the checkout: is what came back what the packet asked for?")
-    commit = str(transport["commit"])
-    host.shell("git", "diff", "--stat", "--summary", base, commit)
+    host.shell("git", "diff", "--stat", "--summary", base, str(transport["commit"]))
     if sorted(transport["changed_paths"]) != unit.changed:
         raise Stop(f"the unit changed {transport['changed_paths']}, its packet names {unit.changed}")
-    return commit
 
 
 if __name__ == "__main__":

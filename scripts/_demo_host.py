@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -36,13 +37,38 @@ class Host:
     def note(self, text: str) -> None:
         self._print(f"\n# {text}", _DIM)
 
-    def controller(self, command: str, *arguments: str, expect: str, then: Sequence[str] = ()) -> Answer:
-        """One transition. It must be one that the last answer named in `next`, and must answer `expect`.
+    def begin(self, *arguments: str, expect: str) -> Answer:
+        """The one controller command that no answer offers: `init`."""
+        return self._controller(["unit-workspace", "init", *arguments], expect)
 
-        `then` is what follows `--`, the verification command.
+    def follow(
+        self,
+        command: str,
+        fill: Mapping[str, str] | None = None,
+        *,
+        extra: Sequence[str] = (),
+        then: Sequence[str] = (),
+        expect: str,
+    ) -> Answer:
+        """The transition `command` as the last answer's `next` spells it; it must answer with the word `expect`.
+
+        `fill` gives the values for the placeholders by flag, `extra` are further flags, `then` is the verification
+        command.
         """
-        self._must_be_offered(command)
-        argv = ["unit-workspace", command, *arguments, *(["--", *then] if then else [])]
+        return self._controller(self._offered(command, fill or {}, extra, then), expect)
+
+    def follow_runner(self, command: str, fill: Mapping[str, str] | None = None) -> str:
+        """A runner command as `next` spells it; its one line of output (the runner answers no JSON)."""
+        argv = self._offered(command, fill or {}, (), ())
+        self._show_command(argv)
+        answer = call(argv, env=self.env, cwd=self.checkout)
+        if answer.code != 0:
+            raise Stop(f"expected exit 0; {answer}")
+        said = answer.stdout.strip()
+        self._print(said, _GREEN)
+        return said
+
+    def _controller(self, argv: list[str], expect: str) -> Answer:
         self._show_command(argv)
         answer = call(argv, env=self.env, cwd=self.checkout)
         self._show(answer)
@@ -51,25 +77,30 @@ class Host:
         self.answer = answer
         return answer
 
-    def _must_be_offered(self, command: str) -> None:
+    def _offered(self, command: str, fill: Mapping[str, str], extra: Sequence[str], then: Sequence[str]) -> list[str]:
+        """The command's argv in the last answer's `next`, its placeholders filled in."""
         if self.answer is None:
-            return
-        offered = self.answer.body.get("next", [])
-        if not any(command in argv[:2] for argv in offered):
-            names = ", ".join(shlex.join(argv[:2]) for argv in offered) or "nothing"
-            raise Stop(f"wanted to go on with `{command}`, but {self.answer.word} offers as next: {names}")
+            raise Stop(f"{command}: no answer has offered anything yet")
+        for argv in self.answer.body.get("next", []):
+            head, dashes, tail = _parted(argv)
+            if command in head:
+                break
+        else:
+            raise Stop(f"expected that `{command}` is offered as a next command; {self.answer}")
+        words = [self._short(head[0])]
+        for flag, word in zip(head, head[1:], strict=False):
+            words.append(self._short(fill.get(flag, word) if _is_placeholder(word) else word))
+        words += [*extra, *dashes, *(then or tail)]
+        unknown = [word for word in words if _is_placeholder(word)]
+        if unknown:
+            raise Stop(f"`{shlex.join(words)}` still needs {', '.join(unknown)}")
+        return words
 
-    def runner(self, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
-        """A runner command; its one line of output (the runner answers no JSON)."""
-        extra = dict(environment or {})
-        argv = ["peer-job-runner", *arguments]
-        self._show_command(argv, extra)
-        answer = call(argv, env={**self.env, **extra}, cwd=self.checkout)
-        if answer.code != 0:
-            raise Stop(f"expected exit 0; {answer}")
-        said = answer.stdout.strip()
-        self._print(said, _GREEN)
-        return said
+    def _short(self, word: str) -> str:
+        """A program by its name, where PATH leads to that very program: what a person would type."""
+        name = os.path.basename(word)
+        found = os.path.isabs(word) and shutil.which(name, path=self.env["PATH"]) == word
+        return name if found else word
 
     def shell(self, *argv: str, quiet: bool = False) -> str:
         """Any other command in the canonical checkout, its output as it is."""
@@ -85,9 +116,8 @@ class Host:
             raise Stop(f"`{shlex.join(argv)}` ended with exit {done.returncode}: {output}")
         return output
 
-    def _show_command(self, argv: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        before = "".join(f"{name}={value} " for name, value in (environment or {}).items())
-        self._print(f"\n$ {before}{shlex.join(argv)}", _BOLD)
+    def _show_command(self, argv: Sequence[str]) -> None:
+        self._print(f"\n$ {shlex.join(argv)}", _BOLD)
 
     def _show(self, answer: Answer) -> None:
         good = answer.code == 0
@@ -101,6 +131,16 @@ class Host:
 
     def _print(self, text: str, colour: str) -> None:
         print(f"{colour}{text}{_OFF}" if self._colour else text, flush=True)
+
+
+def _parted(argv: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    """What stands before the first `--`, it, and what stands after."""
+    at = argv.index("--") if "--" in argv else len(argv)
+    return list(argv[:at]), list(argv[at : at + 1]), list(argv[at + 1 :])
+
+
+def _is_placeholder(word: str) -> bool:
+    return word.startswith("<") and word.endswith(">")
 
 
 def _shortened(value: Any) -> Any:

@@ -56,14 +56,10 @@ class Shop:
         self.tools.mkdir()
         config = self.folder / "config" / "unit-workspace" / "config.toml"
         config.parent.mkdir(parents=True)
-        config.write_text(
-            f"[commands.demo]\nargv = {json.dumps([sys.executable, str(SCRIPTS / '_demo_worker.py')])}\n"
-        )
+        config.write_text(f"[commands.demo]\nargv = {json.dumps([sys.executable, str(SCRIPTS / '_demo_worker.py')])}\n")
         config.chmod(0o600)  # whatever the umask: the adapter ignores a configuration that others can write
         # When a git hook starts the demo, git's variables name another repository.
-        asked = subprocess.run(
-            ["git", "rev-parse", "--local-env-vars"], capture_output=True, text=True, check=True
-        )
+        asked = subprocess.run(["git", "rev-parse", "--local-env-vars"], capture_output=True, text=True, check=True)
         foreign = set(asked.stdout.split())
         inherited = {
             name: value
@@ -88,13 +84,9 @@ class Shop:
         # codex keeps its sandbox helper out of temporary folders, so its home cannot be one.
         home = tempfile.mkdtemp(prefix=".unit-workspace-demo-codex-", dir=Path.home())
         self._exits.callback(shutil.rmtree, home, ignore_errors=True)
-        turns = {
-            f"# Unit {unit.name}": Turn(as_shell(unit), json.dumps(answer(unit))) for unit in UNITS.values()
-        }
+        turns = {f"# Unit {unit.name}": Turn(as_shell(unit), json.dumps(answer(unit))) for unit in UNITS.values()}
         model = self._exits.enter_context(ModelServer(turns))
-        provider = (
-            f'{{name="scripted",base_url="{model.base_url}",wire_api="responses",env_key="SCRIPTED_KEY"}}'
-        )
+        provider = f'{{name="scripted",base_url="{model.base_url}",wire_api="responses",env_key="SCRIPTED_KEY"}}'
         settings = ["-c", "model_provider=scripted", "-c", f"model_providers.scripted={provider}"]
         wrapper = self.tools / "codex"
         wrapper.write_text(
@@ -109,9 +101,7 @@ class Shop:
         npm = shutil.which("npm")
         how = "install it (npm install -g @openai/codex) or run the demo with --agent command"
         if npm is None:
-            raise Stop(
-                f"--agent codex needs the codex CLI, and there is neither codex nor npm on PATH: {how}"
-            )
+            raise Stop(f"--agent codex needs the codex CLI, and there is neither codex nor npm on PATH: {how}")
         print("codex is not on PATH: npm installs it into the demo's folder (removed afterwards)", flush=True)
         argv = [npm, "install", "--no-fund", "--no-audit", "--silent", "--prefix", str(self.folder / "npm")]
         argv += ["--cache", str(self.folder / "npm-cache"), "@openai/codex"]
@@ -124,9 +114,7 @@ class Shop:
     def _end_jobs(self) -> None:
         """Jobs are detached on purpose; one that still runs at the end must not outlive its folder."""
         for job in self.runs.glob("*/jobs/*"):
-            subprocess.run(
-                ["peer-job-runner", "reap", str(job)], env=self.env, stdin=subprocess.DEVNULL, check=False
-            )
+            subprocess.run(["peer-job-runner", "reap", str(job)], env=self.env, stdin=subprocess.DEVNULL, check=False)
 
     def _remove(self) -> None:
         if self.keep:

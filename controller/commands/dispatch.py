@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from controller import jobs, machine, programs, run_root, worktree
+from controller import jobs, machine, programs, run_root, shapes, worktree
 from controller import records as r
 from controller.answer import Answer
 from controller.attempt_files import require_pristine, require_result_dir
@@ -74,7 +74,7 @@ def authorize_dispatch(
         run.observe()
         jobs.require_contract(run, unit, job_id)
         _require_request(run, unit, authorization, authorization_digest, workspace, packet, packet_digest, result_dir)
-        receipt = r.DispatchReceipt(
+        receipt = shapes.DispatchReceipt(
             attempt_id=attempt_id,
             job_id=job_id,
             authorization_path=unit.attempt.authorization_path,

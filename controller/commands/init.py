@@ -9,7 +9,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from controller import brief, checkout, encoding, journal, lock, run_root, sanction
+from controller import brief, checkout, encoding, journal, lock, run_root, sanction, shapes
 from controller import records as r
 from controller.answer import Answer
 from controller.checkout import Observation
@@ -97,13 +97,13 @@ def _source(
     plan_digest: str | None,
     prompt: str | None,
     prompt_digest: str | None,
-) -> tuple[r.Source, bytes]:
+) -> tuple[shapes.Source, bytes]:
     top = seen.repository.toplevel
     if plan is not None:
         if prompt_digest is not None:
             raise Refused("a plan source forbids --prompt-digest", expected="--plan-digest", found="--prompt-digest")
         relative, content = read_plan(top, plan)
-        return r.Source(
+        return shapes.Source(
             "plan", "repository", relative, _digest_argument(plan_digest, "--plan-digest", content, "plan")
         ), content
     assert prompt is not None
@@ -119,7 +119,7 @@ def _source(
         )
     content = run_root.read_source(Path(prompt), "prompt brief")
     digest = _digest_argument(prompt_digest, "--prompt-digest", content, "prompt brief")
-    return r.Source("prompt", "run", "source/bare-prompt.md", digest), content
+    return shapes.Source("prompt", "run", "source/bare-prompt.md", digest), content
 
 
 def read_plan(top: str, plan: str) -> tuple[str, bytes]:
@@ -140,7 +140,7 @@ def _existing(run_id: str) -> Path | None:
 
 
 def _same(
-    directory: Path, seen: Observation, source: r.Source, binding: dict[str, Any], egress: dict[str, Any]
+    directory: Path, seen: Observation, source: shapes.Source, binding: dict[str, Any], egress: dict[str, Any]
 ) -> OpenRun:
     if not os.path.lexists(directory / run_root.JOURNAL):
         raise Blocked(
@@ -173,7 +173,7 @@ def _create(
     root: Path,
     run_id: str,
     seen: Observation,
-    source: r.Source,
+    source: shapes.Source,
     content: bytes,
     binding: dict[str, Any],
     egress: dict[str, Any],
@@ -192,7 +192,7 @@ def _create(
         data = r.RunCreated(
             run_id=run_id,
             repository=seen.repository,
-            branch=r.Branch(seen.branch_ref or "", seen.head),
+            branch=shapes.Branch(seen.branch_ref or "", seen.head),
             source=source,
             binding=binding,
             egress=egress,
@@ -277,7 +277,7 @@ def _clean_checkpoint(run: OpenRun, seen: Observation) -> Answer:
     return Answer("CHECKPOINTED", {"checkpoint": encoding.plain(adopted)})
 
 
-def _matching_checkpoint(run: OpenRun, seen: Observation) -> r.Checkpoint | None:
+def _matching_checkpoint(run: OpenRun, seen: Observation) -> shapes.Checkpoint | None:
     """HEAD as a checkpoint: sole parent the initial head, the exact message, only the plan changed."""
     state = run.state
     raw = run.git.run("cat-file", "commit", seen.head)
@@ -289,7 +289,7 @@ def _matching_checkpoint(run: OpenRun, seen: Observation) -> r.Checkpoint | None
         return None
     if message.rstrip(b"\n").decode("utf-8", "replace") != CHECKPOINT_MESSAGE:
         return None
-    return r.Checkpoint(
+    return shapes.Checkpoint(
         prior_head=state.branch.initial_head,
         commit=seen.head,
         tree=seen.head_tree,
@@ -299,7 +299,7 @@ def _matching_checkpoint(run: OpenRun, seen: Observation) -> r.Checkpoint | None
     )
 
 
-def _commit(run: OpenRun, seen: Observation, content: bytes) -> r.Checkpoint:
+def _commit(run: OpenRun, seen: Observation, content: bytes) -> shapes.Checkpoint:
     """Commit the plan from a private index, then bring the user's index along for that one path."""
     state = run.state
     path = state.source.path
@@ -334,7 +334,7 @@ def _commit(run: OpenRun, seen: Observation, content: bytes) -> r.Checkpoint:
             found=f"{len(after.dirty)} dirty path(s)",
             remedy="look at `git status`; a filter may rewrite the plan",
         )
-    checkpoint = r.Checkpoint(
+    checkpoint = shapes.Checkpoint(
         prior_head=seen.head,
         commit=commit,
         tree=tree,

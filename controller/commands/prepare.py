@@ -19,6 +19,7 @@ from controller import (
     run_root,
     sanction,
     shadow,
+    shapes,
     worktree,
 )
 from controller import records as r
@@ -147,11 +148,11 @@ def _queue(run: OpenRun, request: _Request, allowed_heads: tuple[str, ...], *, r
     kind = r.UnitRetryPrepared if retry else r.WorktreeAddIntent
     record = kind(
         dependencies=request.dependencies,
-        wave=r.Wave(request.wave_id, request.base, request.wave_position, allowed_heads),
-        packet=r.Packet(str(directory / "packet.md"), request.packet_digest, len(request.content)),
+        wave=shapes.Wave(request.wave_id, request.base, request.wave_position, allowed_heads),
+        packet=shapes.Packet(str(directory / "packet.md"), request.packet_digest, len(request.content)),
         workspace=str(directory / "workspace"),
         base=request.base,
-        result_dir_identity=r.ResultDirIdentity(identity.st_dev, identity.st_ino),
+        result_dir_identity=shapes.ResultDirIdentity(identity.st_dev, identity.st_ino),
         authorization=authorization,
         authorization_path=str(directory / "authorization.json"),
         authorization_digest=hashlib.sha256(data).hexdigest(),
