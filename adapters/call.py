@@ -12,6 +12,7 @@ import msgspec
 
 from adapters.environment import Settings
 from adapters.events import Event, Lines, Observed, decode_event, event_name
+from adapters.files import read_regular
 from adapters.finished import HUNG, OVER_CAP, Finished
 from adapters.models import announced_model
 from adapters.publish import AdapterLog
@@ -147,14 +148,10 @@ class Reader:
     def _read_raw_result(self) -> bytes:
         try:
             # Never through a link: the worker could make this name point to any file of the user's.
-            fd = os.open(self._raw_result, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            data, _ = read_regular(self._raw_result, self._settings.max_raw_bytes, follow=False)
         except OSError:
             return b""
-        with os.fdopen(fd, "rb") as file:
-            try:
-                return file.read(self._settings.max_raw_bytes + 1)
-            except OSError:
-                return b""
+        return data
 
 
 def run_call(launch: Launch, reader: Reader) -> Finished:

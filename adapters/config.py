@@ -23,6 +23,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from adapters.errors import ConfigError
+from adapters.files import read_regular
 from adapters.route_table import model_allowed
 
 MAX_CONFIG_BYTES = 1024 * 1024
@@ -150,24 +151,18 @@ def _nearest(name: str, known: Iterable[str]) -> str | None:
 
 def _read_trusted(path: Path, outside: Path | None) -> bytes | None:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        data, status = read_regular(path, MAX_CONFIG_BYTES, follow=True)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be opened: {error.strerror}") from None
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise ConfigError(f"{path}: must be a regular file")
-        if status.st_uid != os.geteuid():
-            raise ConfigError(f"{path}: must be owned by you (uid {os.geteuid()}), found uid {status.st_uid}")
-        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            mode = stat.S_IMODE(status.st_mode)
-            raise ConfigError(f"{path}: others may write it (mode {mode:04o}); run chmod go-w on it")
-        real = Path(os.path.realpath(path))
-        if outside is not None and real.is_relative_to(os.path.realpath(outside)):
-            raise ConfigError(f"{path}: lies inside the unit's workspace and is not read; unset XDG_CONFIG_HOME")
-        data = file.read(MAX_CONFIG_BYTES + 1)
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    if status.st_uid != os.geteuid():
+        raise ConfigError(f"{path}: must be owned by you (uid {os.geteuid()}), found uid {status.st_uid}")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = stat.S_IMODE(status.st_mode)
+        raise ConfigError(f"{path}: others may write it (mode {mode:04o}); run chmod go-w on it")
+    if outside is not None and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(outside)):
+        raise ConfigError(f"{path}: lies inside the unit's workspace and is not read; unset XDG_CONFIG_HOME")
     if len(data) > MAX_CONFIG_BYTES:
         raise ConfigError(f"{path}: must be at most {MAX_CONFIG_BYTES} bytes")
     return data

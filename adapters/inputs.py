@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from adapters.errors import AdapterError
+from adapters.files import read_regular
 from adapters.route_table import Authorization
 from runner.errors import Untrusted
 from runner.private import read_private
@@ -95,7 +96,7 @@ def read_packet(path: Path, max_bytes: int, digest: str) -> bytes:
     import hashlib
 
     try:
-        data = _read_no_follow(path, max_bytes)
+        data, _ = read_regular(path, max_bytes, follow=False)
     except OSError as error:
         raise AdapterError(f"packet {path}: {error.strerror}") from None
     if len(data) > max_bytes:
@@ -124,14 +125,6 @@ def _authorization(path: Path, packet_digest: str) -> tuple[Authorization, bytes
 
 def _version(status: os.stat_result) -> tuple[int, ...]:
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-
-
-def _read_no_follow(path: Path, max_bytes: int) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(0, "is not a regular file")
-        return file.read(max_bytes + 1)
 
 
 def _is(path: str, kind: object) -> bool:

@@ -7,13 +7,12 @@ tail that could still become a secret is held back. Source: protocol section 13,
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 
 from adapters.errors import AdapterError
+from adapters.files import read_regular
 
 REPLACEMENT = b"[REDACTED]"
 MAX_REDACTION_FILE_BYTES = 1024 * 1024
@@ -105,17 +104,9 @@ def load_redactor(environ_value: str | None) -> Redactor:
 
 def _read_lines(path: Path) -> list[bytes]:
     try:
-        # Non-blocking, so that a FIFO in that place is reported instead of waited for.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        data, _ = read_regular(path, MAX_REDACTION_FILE_BYTES, follow=True)
     except OSError as error:
-        raise _unusable(path, error.strerror or "cannot be opened") from None
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise _unusable(path, "not a regular file")
-        try:
-            data = file.read(MAX_REDACTION_FILE_BYTES + 1)
-        except OSError as error:
-            raise _unusable(path, error.strerror or "cannot be read") from None
+        raise _unusable(path, error.strerror or "cannot be read") from None
     if len(data) > MAX_REDACTION_FILE_BYTES:
         raise _unusable(path, f"more than {MAX_REDACTION_FILE_BYTES} bytes")
     return [line.removesuffix(b"\r") for line in data.split(b"\n")]

@@ -341,6 +341,34 @@ def resume(**arguments: Any) -> None:
     answer(run, **arguments)
 
 
+@command("doctor", click.option("--fix", is_flag=True, help="Mend what is provably ours."))
+def doctor(**arguments: Any) -> None:
+    """Check runs, locks, worktrees, refs and processes; say what each finding means."""
+    from controller.commands.doctor import doctor as run
+
+    answer(run, **arguments)
+
+
+@command("explain", click.argument("text"))
+def explain(**arguments: Any) -> None:
+    """What a word, a state or the text of a refusal means, and what to do."""
+    from controller.commands.explain import explain as run
+
+    answer(run, **arguments)
+
+
+@command(
+    "gc",
+    click.option("--older-than-days", type=click.FloatRange(0), default=30, show_default=True),
+    click.option("--yes", is_flag=True, help="Remove them; without it, only say what would go."),
+)
+def gc(**arguments: Any) -> None:
+    """Remove finished runs that are old enough."""
+    from controller.commands.gc import gc as run
+
+    answer(run, **arguments)
+
+
 @command("install-scripts", click.argument("directory", type=click.Path()), click.option("--force", is_flag=True))
 def install_scripts(directory: str, force: bool) -> None:
     """Write the three drop-in entry points into the scripts folder of a ce-work skill."""

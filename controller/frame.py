@@ -71,6 +71,9 @@ def refuse(error: ControllerError, unit_id: str | None = None) -> int:
 
 
 def _next(unit_id: str | None) -> list[list[str]]:
+    context = click.get_current_context(silent=True)
+    if context is None or "run_id" not in context.params:
+        return []  # a command that is not about one run
     from controller import guidance
     from controller.run import recent
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from controller import programs
 from controller.jobs import expected_argv
 from controller.run import OpenRun
-from controller.state import DONE, FAILED_WORDS, RUNNING, Unit, accepted_commits
+from controller.state import DONE, FAILED_WORDS, RUNNING, Unit, accepted_commits, unaccepted
 
 Argv = list[str]
 _VERIFY = ["--", "<verification-command>", "<argument ...>"]
@@ -41,7 +41,7 @@ def _run(run: OpenRun) -> list[Argv]:
         return [*first, prepare]
     accepted = accepted_commits(state)
     passed = [v for v in state.verifications if v["verification_exit"] == 0 and v["accepted_units"] == accepted]
-    if len(accepted) == len(state.units):
+    if accepted and not unaccepted(state):
         return [prepare] if passed else [prepare, _do(run, "verify-run", *_VERIFY)]
     return [_do(run, "status")]
 

@@ -118,6 +118,11 @@ def held(git_dir: Path, run_directory: Path) -> Iterator[HeldIndex]:
         held_index.release()
 
 
+def is_left(git_dir: Path, run_directory: Path) -> bool:
+    """Whether a command of this run holds the index, or was killed while it did."""
+    return os.path.lexists(_marker(git_dir, run_directory))
+
+
 def clear_stale(git_dir: Path, run_directory: Path) -> str | None:
     """Remove what a killed command of this run left; the lock file's path if there was one. Under the run's lock."""
     marker = _marker(git_dir, run_directory)

@@ -6,6 +6,7 @@ act, record, with no second look-up after letting go (design.md section 3).
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 from collections.abc import Iterator
@@ -94,10 +95,19 @@ class OpenRun:
         return lock.integration_lock_path(self.root, self.state)
 
     def observe(self, *revisions: str) -> checkout.Observation:
-        """The canonical checkout, validated against the recorded identity and branch."""
+        """The canonical checkout, validated against the recorded identity and branch; the prompt brief too."""
+        self.require_source()
         seen = checkout.observe(self.git, *revisions)
         checkout.validate(seen, self.state.repository, self.state.branch.ref)
         return seen
+
+    def require_source(self) -> None:
+        """The run's own copy of a prompt brief is the recorded one (`UNREADABLE` otherwise)."""
+        source = self.state.source
+        if source.kind == "prompt":
+            found = hashlib.sha256(run_root.read(self.directory / source.path, run_root.PACKET_MAX)).hexdigest()
+            if found != source.digest:
+                raise Unreadable("the run's prompt brief was altered", expected=source.digest, found=found)
 
     def private_path(self, prefix: str) -> Path:
         """A fresh name in the run directory for an index copy or log."""

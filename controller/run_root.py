@@ -64,6 +64,15 @@ def disk_error(error: OSError) -> Blocked:
     )
 
 
+def safe_run_id(run_id: str) -> str:
+    """A safe id that is none of the names that the runs root keeps for itself."""
+    if run_id == LOCKS or run_id.startswith(private.TEMP_PREFIX):
+        raise Refused(
+            f"reserved run id: {run_id}", expected="another name", found=run_id, remedy="choose another run id"
+        )
+    return safe_id(run_id, "run id")
+
+
 def _owner_roots() -> list[Path]:
     name = f"compound-engineering-{os.geteuid()}"
     return [Path("/tmp") / name, Path(os.environ.get("TMPDIR") or "/tmp") / name]
@@ -130,7 +139,7 @@ def ensure_root(root: Path) -> Path:
 
 def find_run(run_id: str) -> Path:
     """The directory of an existing run; `NOT_FOUND` when no root holds it."""
-    safe_id(run_id, "run id")
+    safe_run_id(run_id)
     for root in lookup_roots():
         path = root / run_id
         if path.is_dir() and not path.is_symlink():

@@ -236,10 +236,22 @@ def accepted_commits(run: Run) -> dict[str, str]:
     return {unit_id: commit for unit_id, commit in found.items() if commit is not None}
 
 
+def is_withdrawn(unit: Unit) -> bool:
+    """Whether the unit was given up before any dispatch: the run does not wait for it (section 18 row 11)."""
+    receipt = (unit.cleanup or {}).get("abandonment_receipt") or {}
+    return unit.state == "cleaned" and receipt.get("kind") == "never-dispatched"
+
+
+def unaccepted(run: Run) -> list[str]:
+    """The units that still need an accepted commit, sorted."""
+    accepted = accepted_commits(run)
+    return sorted(name for name, unit in run.units.items() if name not in accepted and not is_withdrawn(unit))
+
+
 def is_finished(run: Run, head: str | None) -> bool:
     """Whether nothing of the run is left to do (section 8 `resume`); `head` is the canonical HEAD if known."""
     accepted = accepted_commits(run)
-    if not run.units or len(accepted) != len(run.units) or run.lock is not None:
+    if not accepted or unaccepted(run) or run.lock is not None:
         return False
     passed = [v for v in run.verifications if v["verification_exit"] == 0 and v["accepted_units"] == accepted]
     if head is None:

@@ -244,20 +244,23 @@ def commit_at_head(run: OpenRun, unit: Unit, head: str, head_tree: str) -> str |
 def mark_committed(run: OpenRun, unit_id: str, *, reconciled: bool = False) -> shapes.CanonicalCommit:
     """Record the canonical commit that is HEAD, with a clean checkout (`BLOCKED` otherwise)."""
     unit = run.unit(unit_id)
-    seen = checkout.observe(run.git)
+    pre, applied = unit.integration.pre_fold, unit.integration.applied
     found = checkout.status(run.git)
-    head = commit_at_head(run, unit, seen.head, seen.head_tree)
-    pre = unit.integration.pre_fold
-    if head is None or pre is None or seen.branch_ref != run.state.branch.ref:
+    head: str | None = found.head
+    if head is None or head != unit.integration.commit_intent or f"refs/heads/{found.branch}" != run.state.branch.ref:
+        seen = checkout.observe(run.git)
+        head = commit_at_head(run, unit, seen.head, seen.head_tree)
+        head = head if seen.branch_ref == run.state.branch.ref else None
+    if head is None or pre is None or applied is None:
         raise Blocked(
             "HEAD is not the unit's canonical commit",
-            detail={"unit_id": unit_id, "head": seen.head},
+            detail={"unit_id": unit_id, "head": found.head},
             expected=f"a commit with parent {pre.head if pre else None} and the verified tree",
-            found=seen.head,
+            found=str(found.head),
             remedy="commit exactly what was verified, or restore",
         )
     checkout.require_clean(found, run.state.repository.git_dir)
-    made = shapes.CanonicalCommit(head, pre.head, seen.head_tree, encoding.seconds(journal.utc_now_ms()))
+    made = shapes.CanonicalCommit(head, pre.head, applied.post_index_tree, encoding.seconds(journal.utc_now_ms()))
     run.record(r.CommitReconciled(made) if reconciled else r.CommitConfirmed(made), unit=unit_id)
     return made
 

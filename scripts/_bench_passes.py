@@ -147,5 +147,6 @@ def _start(meter: Meter, programs: Programs, work: Path, *worker: str, then_wait
 
 def end_jobs(work: Path, folders: list[Path]) -> None:
     """Reap what an interrupted bench left running: jobs are detached, they would outlive it."""
-    for job in [*work.glob("*/jobs/*/*/jobs/*"), *work.glob("*/runs/*/jobs/*")]:
+    jobs = [*work.glob("*/jobs/*/*/jobs/*"), *work.glob("*/runs/*/jobs/*")]
+    for job in filter(Path.is_dir, jobs):
         call([*Programs(folders[0]).runner, "reap", str(job)], env=os.environ)

@@ -99,7 +99,7 @@ def success(host: Host, shop: Shop) -> None:
     host.follow("verify-run", then=[*TESTS, "demo", *existing], expect="RUN_VERIFIED")
 
     host.title("The journal")
-    host.shell("unit-workspace", "journal", "show", "--run-id", "demo")
+    host.show("unit-workspace", "journal", "show", "--run-id", "demo")
 
 
 def failure(host: Host, shop: Shop) -> None:

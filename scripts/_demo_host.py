@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ class Host:
         answer = call(argv, env=self.env, cwd=self.checkout)
         self._show(answer)
         if answer.word != expect:
-            raise Stop(f"expected {expect}; {answer}")
+            raise Stop(f"expected {expect}; {answer}{_log_tail(answer)}")
         self.answer = answer
         return answer
 
@@ -88,7 +89,7 @@ class Host:
         else:
             raise Stop(f"expected that `{command}` is offered as a next command; {self.answer}")
         words = [self._short(head[0])]
-        for flag, word in zip(head, head[1:], strict=False):
+        for flag, word in pairwise(head):
             words.append(self._short(fill.get(flag, word) if _is_placeholder(word) else word))
         words += [*extra, *dashes, *(then or tail)]
         unknown = [word for word in words if _is_placeholder(word)]
@@ -116,6 +117,13 @@ class Host:
             raise Stop(f"`{shlex.join(argv)}` ended with exit {done.returncode}: {output}")
         return output
 
+    def show(self, *argv: str) -> None:
+        """A command made for people, with the terminal (and its width) to itself."""
+        self._show_command(argv)
+        done = subprocess.run(argv, env=self.env, cwd=self.checkout, stdin=subprocess.DEVNULL, check=False)
+        if done.returncode != 0:
+            raise Stop(f"`{shlex.join(argv)}` ended with exit {done.returncode}")
+
     def _show_command(self, argv: Sequence[str]) -> None:
         self._print(f"\n$ {shlex.join(argv)}", _BOLD)
 
@@ -131,6 +139,13 @@ class Host:
 
     def _print(self, text: str, colour: str) -> None:
         print(f"{colour}{text}{_OFF}" if self._colour else text, flush=True)
+
+
+def _log_tail(answer: Answer) -> str:
+    """The end of the verification's private log, which goes with the demo's folder."""
+    log = Path(answer.body.get("verification_log") or os.devnull)
+    lines = log.read_text("utf-8", "replace").splitlines()[-20:] if log.exists() else []
+    return "".join(f"\n    {line}" for line in lines)
 
 
 def _parted(argv: Sequence[str]) -> tuple[list[str], list[str], list[str]]:

@@ -10,13 +10,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 
 from _demo_host import Stop
 from _demo_units import UNITS, answer, as_shell
 from _model_server import ModelServer, Turn
+from _protocol import call
 
 SCRIPTS = Path(__file__).resolve().parent
 REPOSITORY = SCRIPTS.parent
@@ -54,6 +55,8 @@ class Shop:
         self.runs = self.folder / "runs"
         self.tools = self.folder / "bin"
         self.tools.mkdir()
+        temporary = self.folder / "tmp"
+        temporary.mkdir()
         config = self.folder / "config" / "unit-workspace" / "config.toml"
         config.parent.mkdir(parents=True)
         config.write_text(f"[commands.demo]\nargv = {json.dumps([sys.executable, str(SCRIPTS / '_demo_worker.py')])}\n")
@@ -72,6 +75,7 @@ class Shop:
             "PATH": os.pathsep.join(path),
             "CE_WORK_RUNS_ROOT": str(self.runs),
             "XDG_CONFIG_HOME": str(self.folder / "config"),
+            "TMPDIR": str(temporary),  # agent CLIs leave sockets and folders there
         }
         if self.agent == "codex":
             self._furnish_codex()
@@ -84,6 +88,9 @@ class Shop:
         # codex keeps its sandbox helper out of temporary folders, so its home cannot be one.
         home = tempfile.mkdtemp(prefix=".unit-workspace-demo-codex-", dir=Path.home())
         self._exits.callback(shutil.rmtree, home, ignore_errors=True)
+        sockets = Path(f"/tmp/codex-daemon-{os.geteuid()}")  # made whatever TMPDIR says
+        if not sockets.exists():
+            self._exits.callback(_remove_if_empty, sockets)
         turns = {f"# Unit {unit.name}": Turn(as_shell(unit), json.dumps(answer(unit))) for unit in UNITS.values()}
         model = self._exits.enter_context(ModelServer(turns))
         provider = f'{{name="scripted",base_url="{model.base_url}",wire_api="responses",env_key="SCRIPTED_KEY"}}'
@@ -113,11 +120,16 @@ class Shop:
 
     def _end_jobs(self) -> None:
         """Jobs are detached on purpose; one that still runs at the end must not outlive its folder."""
-        for job in self.runs.glob("*/jobs/*"):
-            subprocess.run(["peer-job-runner", "reap", str(job)], env=self.env, stdin=subprocess.DEVNULL, check=False)
+        for job in filter(Path.is_dir, self.runs.glob("*/jobs/*")):
+            call(["peer-job-runner", "reap", str(job)], env=self.env)
 
     def _remove(self) -> None:
         if self.keep:
             print(f"kept: {self.folder}", flush=True)
         else:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()

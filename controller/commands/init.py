@@ -34,7 +34,7 @@ def init(
 ) -> Answer:
     """Create the run, or answer for the one that is there with the same identity, source, binding and egress."""
     root = run_root.creation_root()
-    run_root.safe_id(run_id, "run id")
+    run_root.safe_run_id(run_id)
     seen = checkout.observe(Git(Path(repo)))
     if seen.branch_ref is None:
         raise Refused(

@@ -21,6 +21,7 @@ from controller.answer import Answer
 from controller.arguments import require_bounded
 from controller.errors import Blocked, ControllerError, Refused
 from controller.run import OpenRun, changing
+from controller.shapes import Snapshot
 
 RESTORE_UNPROVEN = "integration failed and exact restoration could not be proven"
 RELEASE_FAILED = "integration failed after exact restoration but lock release failed"
@@ -97,8 +98,9 @@ class _Transaction:
             raise
         try:
             transaction.apply(run, self.unit_id)
-            transaction.mark_applied(run, self.unit_id, checkout.look(run.git))
-            self._verify_and_commit()
+            applied = checkout.look(run.git)
+            transaction.mark_applied(run, self.unit_id, applied)
+            self._verify_and_commit(applied.snapshot)
         except ControllerError as error:
             raise self._fail_back(error) from None
         return self._finalize()
@@ -121,16 +123,15 @@ class _Transaction:
         if run.unit(self.unit_id).state == "integration-pending":
             transaction.mark_applied(run, self.unit_id, seen)
         try:
-            self._verify_and_commit()
+            self._verify_and_commit(seen.snapshot)
         except ControllerError as error:
             raise self._fail_back(error) from None
         return self._finalize()
 
-    def _verify_and_commit(self) -> None:
+    def _verify_and_commit(self, before: Snapshot) -> None:
         run = self.run
         unit = run.unit(self.unit_id)
         log = run.unit_dir(self.unit_id) / "result" / f"host-verification-{secrets.token_hex(6)}.log"
-        before = checkout.look(run.git).snapshot
         verdict = verification.run_command(run, self.unit_id, self.argv, log, before, self.timeout)
         self.ignored = verdict.ignored_state
         if verdict.exit_code != 0 or verdict.changed:

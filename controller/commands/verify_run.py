@@ -22,7 +22,7 @@ from controller.answer import Answer
 from controller.checkout import Look
 from controller.errors import Blocked, ControllerError, Refused
 from controller.run import OpenRun, changing
-from controller.state import RunVerification, accepted_commits
+from controller.state import RunVerification, accepted_commits, unaccepted
 
 MOVED = "plan-wide verification changed canonical branch or HEAD"
 FAILED = "plan-wide verification failed"
@@ -76,8 +76,8 @@ def verify_run(*, run_id: str, summary: str, timeout: int, wait_lock: float, arg
 
 def _accepted(run: OpenRun) -> dict[str, str]:
     accepted = accepted_commits(run.state)
-    waiting = sorted(set(run.state.units) - set(accepted))
-    if not run.state.units or waiting:
+    waiting = unaccepted(run.state)
+    if not accepted or waiting:
         raise Refused(
             "every unit needs an accepted canonical commit before verify-run",
             detail={"units": waiting},

@@ -111,16 +111,16 @@ class Room:
         self.packet.chmod(0o600)
         self.digest = hashlib.sha256(data).hexdigest()
 
-    def authorize(self, route: str, model: str | None = None, **changes: Any) -> None:
-        """Write the authorization for `route`; `changes` replace fields without any check."""
-        known = ROUTES[route]
+    def authorize(self, name: str, /, model: str | None = None, **changes: Any) -> None:
+        """Write the authorization for route `name`; `changes` replace fields without any check."""
+        known = ROUTES[name]
         document = json.loads(
             Authorization(
                 schema_version=1,
                 run_id="run-1",
                 unit_id="unit-1",
                 attempt_id="attempt-1",
-                route=route,
+                route=name,
                 target=known.target,
                 harness=known.harness,
                 intermediaries=known.intermediaries,

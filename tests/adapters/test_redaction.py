@@ -50,7 +50,7 @@ def test_cutting_the_stream_anywhere_redacts_exactly_the_same(secrets: list[byte
 def test_what_cannot_be_a_secret_is_not_held_back() -> None:
     stream = Redactor([b"secret-token"]).stream()
     assert stream.feed(b"working... sec") == b"working... "
-    assert stream.feed(b"onds") == b"seconds"
+    assert stream.feed(b"onde") == b"seconde"
 
 
 def test_ten_megabytes_and_twenty_secrets_take_no_noticeable_time() -> None:
@@ -79,7 +79,7 @@ def test_an_unusable_redaction_file_is_an_error_and_never_ignored(tmp_path: Path
         path.mkdir()
     elif kind == "fifo":
         os.mkfifo(path)
-    with pytest.raises(AdapterError, match="egress refused.*CE_WORK_REDACT_FILE"):
+    with pytest.raises(AdapterError, match=r"egress refused.*CE_WORK_REDACT_FILE"):
         load_redactor(str(path))
 
 
