@@ -22,17 +22,10 @@ PROCESS_STATES = {
 def explain(*, text: str) -> Answer:
     """Explain a status word, a unit state, a process state, or the text of a refusal."""
     word = text.strip().upper().replace("-", "_")
-    for cls in vars(errors).values():
-        if (
-            isinstance(cls, type)
-            and issubclass(cls, ControllerError)
-            and cls.word == word
-            and cls is not ControllerError
-        ):
-            meaning = (cls.__doc__ or "").strip()
-            return Answer(
-                "EXPLAINED", {"subject": word, "kind": "word", "exit_code": cls.exit_code, "meaning": meaning}
-            )
+    for cls in ControllerError.__subclasses__():
+        if cls.word == word:
+            body = {"subject": word, "kind": "word", "exit_code": cls.exit_code, "meaning": (cls.__doc__ or "").strip()}
+            return Answer("EXPLAINED", body)
     state = text.strip().lower()
     if state in machine.STATES:
         body = {"subject": state, "kind": "unit state", "commands": list(machine.triggers(state))}
