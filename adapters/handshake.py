@@ -53,17 +53,19 @@ def authorize_dispatch(
 def _controller(environ: Mapping[str, str]) -> list[str]:
     """How to start the controller: the script of a skill folder if there is one, else the installed package.
 
-    `-P` keeps the current directory, which may be a hostile repository, out of the module search path.
+    `-P` and `-E` keep the current directory, which may be a hostile repository, and `PYTHONPATH` out of the module
+    search path.
     """
     folder = environ.get("UNIT_WORKSPACE_SCRIPTS_DIR")
     if folder:
         script = Path(folder, SCRIPT)
         if not script.is_file():
             raise AdapterError(f"{REFUSED}: {script} is missing; it must lie beside cross-model-work.sh")
-        return [sys.executable, "-P", str(script)]
+        return [sys.executable, "-E", "-P", str(script)]
     program = sys.argv[0]
     if os.sep in program:
         script = Path(os.path.realpath(program)).with_name(SCRIPT)
         if script.is_file():
-            return [sys.executable, "-P", str(script)]
-    return [sys.executable, "-P", "-m", "controller"]
+            return [sys.executable, "-E", "-P", str(script)]
+    # This package was found with the same variables, so the controller's may be needed from there, too.
+    return [sys.executable, *(["-E"] if sys.flags.ignore_environment else []), "-P", "-m", "controller"]

@@ -137,8 +137,9 @@ def _pin(run: OpenRun, unit: Unit) -> Unit:
     finally:
         shadow.remove()
         (directory / "transport.stream").unlink(missing_ok=True)
+    previous = unit.transport_intent
     run.record(r.TransportPinIntent(base=base, commit=commit, ref=ref), unit=unit.unit_id)
-    transport.pin(run.git, ref, commit)
+    transport.pin(run.git, ref, commit, previous)
     run.record(r.TransportPinned(transport=described), unit=unit.unit_id)
     return run.unit(unit.unit_id)
 

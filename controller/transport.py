@@ -186,7 +186,7 @@ class Builder:
         return Delta(tuple(contents), deleted)
 
     def _encoded(self, data: bytes) -> bool:
-        return data[:2] in (b"\xff\xfe", b"\xfe\xff")
+        return data[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in data[:8000]
 
     def _special(
         self, tree: dict[str, tuple[str, str]], special: list[tuple[str, str]], stream: IO[bytes]
@@ -276,11 +276,15 @@ def describe(git: Git, base: str, tree: str, commit: str, ref: str) -> Transport
     )
 
 
-def pin(git: Git, ref: str, commit: str) -> None:
-    """Create the ref, or find it already at this commit; `Blocked` when it points elsewhere."""
-    done = git.call("update-ref", ref, commit, "0" * len(commit))
-    if done.returncode == 0:
-        return
+def pin(git: Git, ref: str, commit: str, previous: str | None) -> None:
+    """Create the ref, or find it already at this commit; `Blocked` when it points elsewhere.
+
+    `previous`: the commit that an interrupted call of this attempt meant to pin; the ref may still be there.
+    """
+    for old in ("0" * len(commit), *([previous] if previous is not None else [])):
+        done = git.call("update-ref", ref, commit, old)
+        if done.returncode == 0:
+            return
     found = git.call("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
     if found.returncode != 0:
         raise Git.failure(("update-ref",), done)

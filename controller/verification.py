@@ -19,6 +19,9 @@ from controller.git import scrubbed
 from controller.run import OpenRun
 from controller.shapes import Identity, Snapshot
 from controller.survivors import MARKER
+from runner import private
+from runner.errors import Interrupted as RunnerInterrupted
+from runner.foreground import Outcome, run_supervised
 from runner.process import ProcessIdentity
 
 DEFAULT_TIMEOUT = 3600
@@ -57,75 +60,45 @@ def arguments(argv: Sequence[str]) -> tuple[str, ...]:
     return words
 
 
+class _Log:
+    """The private log of one verification: hashed whole, kept up to `LOG_MAX` bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self._digest = hashlib.sha256()
+        self._room = LOG_MAX
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with run_root.trusted():
+            self._fd = os.open(path, flags, 0o600)
+
+    def write(self, chunk: bytes) -> None:
+        """Take output as it comes."""
+        self._digest.update(chunk)
+        kept = chunk[: self._room]
+        self._room -= len(kept)
+        private.write_all(self._fd, kept)
+
+    def close(self) -> str:
+        """Make it durable; the SHA-256 of everything that was written."""
+        with run_root.trusted():
+            try:
+                os.fsync(self._fd)
+            finally:
+                os.close(self._fd)
+        return self._digest.hexdigest()
+
+
 def run_command(
     run: OpenRun, unit_id: str | None, argv: Sequence[str], log: Path, before: Snapshot, timeout: int
 ) -> Verdict:
     """Run argv in the top level, supervised; its process is journaled before it may execute anything."""
-    from runner.errors import Interrupted as RunnerInterrupted
-    from runner.foreground import run_supervised
-
-    marker = secrets.token_hex(16)
-    ignored_before = _ignored(run)
-    digest = hashlib.sha256()
-    with run_root.trusted():
-        fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    written = 0
-
-    def keep(chunk: bytes) -> None:
-        nonlocal written
-        digest.update(chunk)
-        room = max(LOG_MAX - written, 0)
-        if room:
-            os.write(fd, chunk[:room])
-        written += len(chunk)
-
-    def started(supervisor: ProcessIdentity, child: ProcessIdentity) -> None:
-        run.record(
-            r.VerificationStarted(
-                supervisor=_identity(supervisor),
-                child=_identity(child),
-                marker=marker,
-                argv=tuple(argv),
-                log=str(log),
-                timeout_seconds=timeout,
-            ),
-            unit=unit_id,
-        )
-
+    ignored = _ignored(run)
+    output = _Log(log)
     try:
-        outcome = run_supervised(
-            list(argv),
-            cwd=run.git.cwd,
-            env={**scrubbed(), "PYTHONDONTWRITEBYTECODE": "1"},
-            timeout=float(timeout),
-            marker=(MARKER, marker),
-            on_stdout=keep,
-            on_stderr=None,
-            merge_stderr=True,
-            on_started=started,
-            should_stop=interrupts.pending,
-        )
-    except RunnerInterrupted as error:
-        run.record(r.VerificationEnded(marker=marker, exit_code=None, timed_out=False, survivors=0), unit=unit_id)
-        raise Interrupted(str(error), remedy="run `resume --run-id` to go on from the journal") from None
+        outcome = _supervise(run, unit_id, argv, output, log, timeout)
+        if outcome.launch_error:
+            output.write(f"{outcome.launch_error}\n".encode("utf-8", "surrogateescape"))
     finally:
-        with run_root.trusted():
-            os.fsync(fd)
-        os.close(fd)
-    if outcome.launch_error:
-        with run_root.trusted(), open(log, "ab") as file:
-            file.write(f"{outcome.launch_error}\n".encode("utf-8", "surrogateescape"))
-        digest.update(f"{outcome.launch_error}\n".encode("utf-8", "surrogateescape"))
-    if run.state.verification_process is not None:
-        run.record(
-            r.VerificationEnded(
-                marker=marker,
-                exit_code=outcome.exit_code,
-                timed_out=outcome.timed_out,
-                survivors=len(outcome.survivors),
-            ),
-            unit=unit_id,
-        )
+        log_sha256 = output.close()
     if outcome.stopped:
         interrupts.check()
     if outcome.timed_out:
@@ -139,12 +112,55 @@ def run_command(
         exit_code=code,
         timed_out=outcome.timed_out,
         log=str(log),
-        log_sha256=digest.hexdigest(),
+        log_sha256=log_sha256,
         before=before,
         after=after,
-        ignored_state=compare_ignored(ignored_before, _ignored(run)),
+        ignored_state=compare_ignored(ignored, _ignored(run)),
         launch_error=outcome.launch_error,
     )
+
+
+def _supervise(
+    run: OpenRun, unit_id: str | None, argv: Sequence[str], output: _Log, log: Path, timeout: int
+) -> Outcome:
+    """Run to the end of the last process; both ends are in the journal."""
+    marker = secrets.token_hex(16)
+
+    def started(supervisor: ProcessIdentity, child: ProcessIdentity) -> None:
+        started_record = r.VerificationStarted(
+            supervisor=_identity(supervisor),
+            child=_identity(child),
+            marker=marker,
+            argv=tuple(argv),
+            log=str(log),
+            timeout_seconds=timeout,
+        )
+        run.record(started_record, unit=unit_id)
+
+    def ended(exit_code: int | None, timed_out: bool, survivors: int) -> None:
+        if run.state.verification_process is not None:
+            record = r.VerificationEnded(marker=marker, exit_code=exit_code, timed_out=timed_out, survivors=survivors)
+            run.record(record, unit=unit_id)
+
+    try:
+        with run_root.trusted():
+            outcome = run_supervised(
+                list(argv),
+                cwd=run.git.cwd,
+                env={**scrubbed(), "PYTHONDONTWRITEBYTECODE": "1"},
+                timeout=float(timeout),
+                marker=(MARKER, marker),
+                on_stdout=output.write,
+                on_stderr=None,
+                merge_stderr=True,
+                on_started=started,
+                should_stop=interrupts.pending,
+            )
+    except RunnerInterrupted as error:
+        ended(None, False, 0)
+        raise Interrupted(str(error), remedy="run `resume --run-id` to go on from the journal") from None
+    ended(outcome.exit_code, outcome.timed_out, len(outcome.survivors))
+    return outcome
 
 
 def _identity(identity: ProcessIdentity) -> Identity:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -45,10 +45,11 @@ PEER_JOBS = "bench"
 
 
 class Programs:
-    """The scripts of one folder, started with the machine's python3 as a host would."""
+    """The scripts of one folder, started as a host would: by a python3 that is not the environment's."""
 
     def __init__(self, folder: Path) -> None:
-        python = shutil.which("python3") or "python3"
+        # Resolved, because a version manager's shim in front of it would be measured too.
+        python = os.path.realpath(sys.executable)
         self.controller = [python, str(folder / "unit-workspace.py")]
         self.runner = [python, str(folder / "peer-job-runner.py")]
 

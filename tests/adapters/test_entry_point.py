@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,23 @@ def test_the_controller_is_not_taken_from_a_hostile_current_folder(room: Room) -
     ran = room.run(PYTHONPATH=str(room.path))
     assert ran.code == 0, ran.stderr
     assert not (room.path / "pwned").exists()
+
+
+def test_the_installed_command_asks_the_installed_controller(room: Room) -> None:
+    room.codex(write_answer())
+    ran = subprocess.run(
+        [sys.executable, "-P", "-c", "from adapters.cli import main; main()", *room.arguments()],
+        env={**room.environment, "CE_WORK_RUNS_ROOT": str(room.path / "runs")},
+        cwd=room.path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=20,
+    )
+    assert ran.returncode == 2
+    assert "unit-workspace: " in ran.stderr
+    assert ran.stderr.splitlines()[-1].startswith("[cross-model-work] controller dispatch authorization failed")
+    assert not room.started
 
 
 def test_it_works_through_a_link_and_without_any_home(tmp_path: Path) -> None:
