@@ -103,16 +103,21 @@ def restore(
             remedy="commit them elsewhere, stash or remove them yourself, then restore again",
         )
     entries = _saved_entries(run, index_copy)
-    added = {path for path in touched if path not in entries and os.path.lexists(run.git.cwd / path)}
-    paths = sorted({*found.dirty, *added})
+    top = run.git.cwd
+    added = {path for path in touched if path not in entries and _stands(top, path)}
+    # Also what stands in place of a folder above these paths, ignored by Git or not.
+    obstacles = {name for path in (*found.dirty, *added) if (name := _obstacle(top, path)) is not None}
+    paths = sorted({*found.dirty, *added, *obstacles})
     if unit is not None:
         run.record(r.RestoreIntent(cause=cause, paths=tuple(paths)), unit=unit)
     recovered = _recover(run, paths, entries, _expected_oids(run, unit)) if paths else ()
     if recovered:
         run.record(r.BytesRecovered(recovered=recovered), unit=unit)
-    _put_back(run, paths, entries, index_copy)
+    # Nothing to put back needs no lock of the index, which another program may hold.
+    if paths or index_file.digest(_index_path(run)) != index_file.digest(Path(index_copy)):
+        _put_back(run, paths, entries, index_copy)
     after = checkout.look(run.git).snapshot
-    left = [path for path in touched if path not in entries and os.path.lexists(run.git.cwd / path)]
+    left = [path for path in touched if path not in entries and _stands(top, path)]
     if after != pre or left:
         raise Blocked(
             "exact restoration could not be proven",
@@ -185,8 +190,27 @@ def _recover(
     return tuple(copies)
 
 
+def _obstacle(top: Path, path: str) -> str | None:
+    """The uppermost folder of a path that is none: a file, or a link, which is never followed out of the checkout."""
+    for parent in reversed(Path(path).parents[:-1]):
+        try:
+            mode = os.lstat(top / parent).st_mode
+        except FileNotFoundError:
+            return None
+        if not stat.S_ISDIR(mode):
+            return str(parent)
+    return None
+
+
+def _stands(top: Path, path: str) -> bool:
+    """Whether something is at a path of the checkout, reached through real folders only."""
+    return _obstacle(top, path) is None and os.path.lexists(top / path)
+
+
 def _below(top: Path, path: str) -> list[str]:
     """The files at a path: itself, or everything in a folder that git shows as one entry."""
+    if _obstacle(top, path) is not None:
+        return []
     full = top / path
     try:
         info = os.lstat(full)
@@ -231,12 +255,13 @@ def _put_back(run: OpenRun, paths: list[str], entries: dict[str, tuple[str, str]
         work, git = _working_index(run, Path(index_copy))
         with run_root.trusted():
             for path in paths:
-                if path not in entries:
+                if path not in entries and _obstacle(top, path) is None:
                     _remove(top, path)
                     _prune(top, path)
             wanted = [path for path in paths if path in entries and entries[path][0] != "160000"]
             for path in wanted:
-                _remove(top, path)
+                if _obstacle(top, path) is None:
+                    _remove(top, path)
         if wanted:
             stdin = b"".join(os.fsencode(path) + b"\0" for path in wanted)
             git.run("checkout-index", "-f", "-u", "-z", "--stdin", stdin=stdin, timeout=3600.0)

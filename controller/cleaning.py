@@ -7,6 +7,7 @@ Nothing is removed before the work is in the canonical branch, or before the hos
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from controller import records as r
 from controller.errors import Blocked, ControllerError, Refused
 from controller.run import OpenRun
 from controller.state import DONE, FAILED_WORDS, NEVER_STARTED, RUNNING, Unit
+from runner import private
 from runner.verdict import State
 
 _LOG_KEPT = 1024 * 1024
@@ -66,6 +68,7 @@ def finish(run: OpenRun, unit_id: str) -> None:
     unit = run.unit(unit_id)
     intent = unit.cleanup_intent or {}
     common = run.state.repository.common_dir
+    _require_own(run, unit_id)
     with lock.held(lock.worktree_lock_path(run.root, common), wait=120.0, what="the repository's worktree registry"):
         worktree.remove(run.git, common, Path(unit.workspace.path))
     if unit.transport.commit is not None and unit.transport.ref is not None:
@@ -79,11 +82,21 @@ def finish(run: OpenRun, unit_id: str) -> None:
     prune(run, unit_id)
 
 
+def _require_own(run: OpenRun, unit_id: str) -> None:
+    """`UNREADABLE` when a folder that is to be emptied was replaced, as by a link to somebody else's folder."""
+    directory = run.unit_dir(unit_id)
+    for folder in (directory.parent, directory, run.directory / "jobs"):
+        if os.path.lexists(folder):
+            with run_root.trusted():
+                private.check_private_dir(folder)
+
+
 def prune(run: OpenRun, unit_id: str) -> None:
     """Move what documents the attempt to `evidence/<unit>/<attempt>/`, then remove the rest (section 18 row 7)."""
     unit = run.unit(unit_id)
     if is_complete(unit):
         return
+    _require_own(run, unit_id)
     attempt = unit.attempt
     directory = run.unit_dir(unit_id)
     evidence = run.directory / "evidence"

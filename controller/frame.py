@@ -27,7 +27,11 @@ class PrefixCommand(click.Command):
                 completed += args[position:]
                 break
             completed.append(self._complete(word, options))
-        return super().parse_args(ctx, completed)
+        try:
+            return super().parse_args(ctx, completed)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx  # an option without its value would else be reported without the usage
+            raise
 
     @staticmethod
     def _complete(word: str, options: list[str]) -> str:

@@ -155,6 +155,8 @@ class Git:
     def failure(args: Sequence[str | bytes], done: subprocess.CompletedProcess[bytes]) -> Blocked:
         """The refusal for a failed git call."""
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        # Git's advice follows the line that names the file or ref; the advice alone says nothing.
+        lines = [line for line in lines if line.startswith(("fatal: ", "error: "))] or lines
         reason = "; ".join(lines[-3:]) or f"exit {done.returncode}"
         return Blocked(
             f"git {_words(args)} failed: {reason}",

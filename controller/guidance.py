@@ -224,11 +224,9 @@ def _verified(run: OpenRun, unit: Unit) -> list[Argv]:
 
 
 def _committed(run: OpenRun, unit: Unit) -> list[Argv]:
-    return [
-        _do(run, "cleanup", "--unit-id", unit.unit_id),
-        _marked(run, unit, "integration-release"),
-        _do(run, "resume"),
-    ]
+    held = run.state.lock is not None
+    release = [_marked(run, unit, "integration-release")] if held else []
+    return [_do(run, "cleanup", "--unit-id", unit.unit_id), *release, _do(run, "resume")]
 
 
 def _preserved(run: OpenRun, unit: Unit) -> list[Argv]:

@@ -41,7 +41,7 @@ def install(directory: Path, *, interpreter: str, force: bool = False) -> list[P
             f"{interpreter!r} is no interpreter that can be written into the scripts",
             expected="the absolute path of an executable Python",
         )
-    targets = [directory / name for name in NAMES]
+    targets = [directory.absolute() / name for name in NAMES]
     foreign = [] if force else [str(path) for path in targets if _is_foreign(path)]
     if foreign:
         raise Refused(

@@ -34,6 +34,7 @@ def terminalize(run: OpenRun, unit_id: str) -> Unit:
             remedy="complete-fallback",
         )
     _require_done(unit)
+    _require_no_process(unit)
     try:
         _author(run, unit_id)
     except Unreadable:
@@ -66,6 +67,23 @@ def _require_done(unit: Unit) -> None:
         found=attempt.process_state,
         remedy="wait for it" if attempt.process_state == "running" else "cleanup --abandon or claim-fallback",
     )
+
+
+def _require_no_process(unit: Unit) -> None:
+    """`BLOCKED` while a process of the job lives: it could change what is being pinned (stablyai/orca#10004)."""
+    from runner.job import JOB_ID_VARIABLE
+    from runner.process import marked
+
+    assert unit.attempt.job_id is not None
+    pids = sorted(identity.pid for identity in marked(JOB_ID_VARIABLE, unit.attempt.job_id))
+    if pids:
+        raise Blocked(
+            f"the job of unit {unit.unit_id} is done but {len(pids)} process(es) of it still run",
+            detail={"unit_id": unit.unit_id, "pids": pids},
+            expected="no process of the job",
+            found=", ".join(f"pid {pid}" for pid in pids[:20]),
+            remedy="end them, then terminalize again",
+        )
 
 
 def _author(run: OpenRun, unit_id: str) -> None:

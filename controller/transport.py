@@ -7,6 +7,7 @@ handed to `git fast-import`; the base's attributes and the recorded configuratio
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import os
 import stat
@@ -107,26 +108,37 @@ def _require_not_ignored(shadow: Shadow, added: list[str]) -> None:
         )
 
 
-def _mode(info: os.stat_result, old: str | None, filemode: bool) -> str:
-    if stat.S_ISLNK(info.st_mode):
+def _mode(entry: FileEntry, old: str | None, filemode: bool) -> str:
+    if stat.S_ISLNK(entry.mode):
         return "120000"
     if not filemode:
         return old if old in ("100644", "100755") else "100644"
-    return "100755" if info.st_mode & stat.S_IXUSR else "100644"
+    return "100755" if entry.mode & stat.S_IXUSR else "100644"
 
 
-def _read(workspace: Path, path: str) -> tuple[os.stat_result, bytes]:
-    full = os.path.join(workspace, path)
+def _read(workspace: Path, entry: FileEntry) -> bytes:
+    """The bytes (of a link, its target) of exactly the file that the walk saw; `Blocked` when it is another by now."""
+    full = os.path.join(workspace, entry.path)
     try:
-        info = os.lstat(full)
-        if stat.S_ISLNK(info.st_mode):
-            return info, os.fsencode(os.readlink(full))
-        fd = os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as file:
-            return os.fstat(fd), file.read()
+        if stat.S_ISLNK(entry.mode):
+            data = os.fsencode(os.readlink(full))
+            after = os.lstat(full)
+        else:
+            fd = os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(fd, "rb") as file:
+                before = os.fstat(fd)
+                if not stat.S_ISREG(before.st_mode):
+                    raise worktree.changing(entry.path)
+                data = file.read()
+                after = os.fstat(fd)
+        if worktree.file_entry(entry.path, after) != entry:
+            raise worktree.changing(entry.path)
+        return data
     except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.ENOTDIR):
+            raise worktree.changing(entry.path) from None
         raise Unreadable(
-            f"cannot read {path} in the workspace: {os.strerror(error.errno or 0)}",
+            f"cannot read {entry.path} in the workspace: {os.strerror(error.errno or 0)}",
             expected="a readable file",
             found=os.strerror(error.errno or 0),
         ) from None
@@ -163,19 +175,26 @@ class Builder:
         _require_transportable(tree, entries)
         present = {entry.path for entry in entries}
         _require_not_ignored(self.shadow, sorted(present - tree.keys()))
-        deleted = tuple(sorted(path for path, (mode, _) in tree.items() if path not in present and mode != "160000"))
+        # Only what stood there at `prepare` can have been deleted: a sparse worktree holds a part of the base.
+        deleted = tuple(
+            sorted(
+                path
+                for path, (mode, _) in tree.items()
+                if path in self.manifest and path not in present and mode != "160000"
+            )
+        )
         contents = []
-        special: list[tuple[str, str]] = []
+        special: list[tuple[FileEntry, str]] = []
         has_filter = any(key.startswith("filter.") for key in self.shadow.values)
         filemode = self.shadow.flag("core.filemode", True)
         for entry in entries:
             if self.manifest.get(entry.path) == entry and entry.path in tree:
                 continue
             old_mode, old_oid = tree.get(entry.path, (None, None))
-            info, data = _read(self.shadow.workspace, entry.path)
-            mode = _mode(info, old_mode, filemode)
+            data = _read(self.shadow.workspace, entry)
+            mode = _mode(entry, old_mode, filemode)
             if mode != "120000" and (has_filter or b"\r\n" in data or b"$Id" in data or self._encoded(data)):
-                special.append((entry.path, mode))
+                special.append((entry, mode))
                 continue
             oid = blob_id(data, self.object_format)
             if (mode, oid) == (old_mode, old_oid):
@@ -189,13 +208,14 @@ class Builder:
         return data[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in data[:8000]
 
     def _special(
-        self, tree: dict[str, tuple[str, str]], special: list[tuple[str, str]], stream: IO[bytes]
+        self, tree: dict[str, tuple[str, str]], special: list[tuple[FileEntry, str]], stream: IO[bytes]
     ) -> Iterator[Content]:
         if not special:
             return
-        converted = _conversions(self.shadow, self.base, [path for path, _ in special])
-        for path, mode in special:
-            _, data = _read(self.shadow.workspace, path)
+        converted = _conversions(self.shadow, self.base, [entry.path for entry, _ in special])
+        for entry, mode in special:
+            path = entry.path
+            data = _read(self.shadow.workspace, entry)
             if path in converted:
                 args = ("hash-object", "-w", "-t", "blob", "--stdin", f"--path={path}")
                 oid = self.shadow.git.run(*args, stdin=data).decode().strip()
@@ -282,7 +302,8 @@ def pin(git: Git, ref: str, commit: str, previous: str | None) -> None:
     `previous`: the commit that an interrupted call of this attempt meant to pin; the ref may still be there.
     """
     for old in ("0" * len(commit), *([previous] if previous is not None else [])):
-        done = git.call("update-ref", ref, commit, old)
+        # Never through a symbolic ref of that name: it would make or move a branch of the worker's choosing.
+        done = git.call("update-ref", "--no-deref", ref, commit, old)
         if done.returncode == 0:
             return
     found = git.call("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
@@ -300,11 +321,13 @@ def pin(git: Git, ref: str, commit: str, previous: str | None) -> None:
 
 def unpin(git: Git, ref: str, commit: str) -> None:
     """Delete the ref if it still points at this commit; nothing is an error that is already gone. One git process."""
-    done = git.call("update-ref", "-d", ref, commit)
+    done = git.call("update-ref", "--no-deref", "-d", ref, commit)
     if done.returncode == 0:
         return
     found = git.call("rev-parse", "--verify", "--quiet", ref)
     if found.returncode == 0:
+        if found.stdout.decode().strip() == commit:
+            raise Git.failure(("update-ref",), done)
         raise Blocked(
             "the transport ref no longer points at the recorded transport",
             detail={"ref": ref},

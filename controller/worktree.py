@@ -51,13 +51,29 @@ def registrations(common_dir: str) -> list[Registration]:
     except FileNotFoundError:
         return []
     for name in names:
-        try:
-            gitdir = os.fsdecode((base / name / "gitdir").read_bytes()).rstrip("\n")
-            head = os.fsdecode((base / name / "HEAD").read_bytes()).rstrip("\n")
-        except OSError:
+        gitdir, head = _line(base / name / "gitdir"), _line(base / name / "HEAD")
+        if gitdir is None or head is None:
             continue
         found.append(Registration(name, gitdir, head, os.path.lexists(base / name / "locked")))
     return found
+
+
+def _line(path: Path) -> str | None:
+    """The one line of a registration's file, None when there is none; `Blocked` for a FIFO, which git waits on."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise Blocked(
+                f"a worktree registration of the repository holds a special file: {path}",
+                detail={"path": str(path)},
+                expected="a regular file",
+                found="a FIFO, device or folder",
+                remedy="see who made it, then remove that folder yourself",
+            )
+        return os.fsdecode(file.read(65536)).rstrip("\n")
 
 
 def _same(a: str, b: Path) -> bool:
@@ -115,7 +131,8 @@ def add(git: Git, common_dir: str, workspace: Path, base: str) -> None:
         remove(git, common_dir, workspace)
     run_root.make_dir(workspace)
     at = git.at(git.cwd, env={"GIT_LFS_SKIP_SMUDGE": "1"}, options=("checkout.workers=0",))
-    done = at.call("worktree", "add", "--detach", str(workspace), base, timeout=3600.0)
+    lock = ("--lock", "--reason", _lock_reason(workspace))
+    done = at.call("worktree", "add", "--detach", *lock, str(workspace), base, timeout=3600.0)
     if done.returncode != 0:
         failure = git.failure(("worktree", "add"), done)
         remove(git, common_dir, workspace)
@@ -123,22 +140,30 @@ def add(git: Git, common_dir: str, workspace: Path, base: str) -> None:
     os.chmod(workspace, 0o700)
 
 
+def _lock_reason(workspace: Path) -> str:
+    """Why `git worktree list` shows the workspace locked: nobody else may prune or remove it, also half-made."""
+    return f"unit-workspace: run {workspace.parents[2].name}, unit {workspace.parent.name}"
+
+
 def remove(git: Git, common_dir: str, workspace: Path) -> None:
-    """Remove the workspace and its registration; nothing is an error that is already gone."""
+    """Remove the workspace and its registration; nothing is an error that is already gone.
+
+    `Blocked`, and nothing removed, under a lock that is not ours: somebody wants it kept (claude-code#57765).
+    """
     entry = registration(common_dir, workspace)
-    run_root.remove_tree(workspace)
     if entry is None:
+        run_root.remove_tree(workspace)
         return
     admin = Path(common_dir) / "worktrees" / entry.name
-    if entry.locked:
-        # A lock that is not ours says that somebody wants the registration kept (claude-code#57765).
-        reason = (admin / "locked").read_text(errors="replace").strip()
+    if entry.locked and (reason := _line(admin / "locked")) != _lock_reason(workspace):
         raise Blocked(
             "the worktree registration is locked",
-            expected="no lock",
+            detail={"workspace": str(workspace)},
+            expected="no lock but our own",
             found=reason or "locked without a reason",
             remedy=f"git worktree unlock {workspace}",
         )
+    run_root.remove_tree(workspace)
     run_root.remove_tree(admin)
     try:
         os.rmdir(admin.parent)
@@ -152,40 +177,59 @@ def walk(workspace: Path) -> list[FileEntry]:
     Entries named `.git` further down are reported as they are. `Unreadable` when a folder cannot be read.
     """
     found: list[FileEntry] = []
-    top = os.fsencode(workspace)
-    pending = [top]
+    pending: list[tuple[str, os.stat_result | None]] = [("", None)]
     while pending:
-        folder = pending.pop()
+        folder, seen = pending.pop()
         try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    if folder == top and entry.name == b".git":
-                        continue
-                    info = entry.stat(follow_symlinks=False)
-                    name = os.fsdecode(entry.path[len(top) + 1 :])
-                    if stat.S_ISDIR(info.st_mode):
-                        pending.append(entry.path)
-                        if entry.name != b".git":
+            fd = os.open(workspace / folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                if seen is not None and not os.path.samestat(os.fstat(fd), seen):
+                    raise changing(folder)
+                with os.scandir(fd) as entries:
+                    for entry in entries:
+                        name = os.path.join(folder, entry.name)
+                        if name == ".git":
                             continue
-                    found.append(
-                        FileEntry(
-                            name,
-                            info.st_mode,
-                            info.st_size,
-                            info.st_mtime_ns,
-                            info.st_ctime_ns,
-                            info.st_ino,
-                            info.st_dev,
-                            info.st_nlink,
-                        )
-                    )
+                        info = entry.stat(follow_symlinks=False)
+                        if stat.S_ISDIR(info.st_mode):
+                            pending.append((name, info))
+                            if entry.name != ".git":
+                                continue
+                        found.append(file_entry(name, info))
+            finally:
+                os.close(fd)
         except OSError as error:
             raise Unreadable(
-                f"cannot read {os.fsdecode(folder)} in the workspace: {os.strerror(error.errno or 0)}",
+                f"cannot read {folder or 'the workspace'} in the workspace: {os.strerror(error.errno or 0)}",
                 expected="a readable folder",
                 found=os.strerror(error.errno or 0),
             ) from None
     return sorted(found, key=lambda entry: entry.path)
+
+
+def file_entry(path: str, info: os.stat_result) -> FileEntry:
+    """What a status says of the file at `path`."""
+    return FileEntry(
+        path,
+        info.st_mode,
+        info.st_size,
+        info.st_mtime_ns,
+        info.st_ctime_ns,
+        info.st_ino,
+        info.st_dev,
+        info.st_nlink,
+    )
+
+
+def changing(path: str) -> Blocked:
+    """The refusal for a path that is another thing than a moment ago: what is pinned must have been there at once."""
+    return Blocked(
+        f"{path} changed while the workspace was read",
+        detail={"path": path},
+        expected="a workspace that nobody writes into",
+        found="a path that changes",
+        remedy="end the process that still writes there, then terminalize again",
+    )
 
 
 def encode_manifest(entries: list[FileEntry]) -> bytes:

@@ -88,8 +88,8 @@ def _measure_runner(folder: Path, work: Path, repeats: int) -> Rows:
 
 def _table(shape: Shape, results: list[Rows]) -> Table:
     table = Table(title=shape.name, title_justify="left", title_style="bold")
-    table.add_column("transition")
-    headings = ["ours", "theirs", "theirs/ours"] if len(results) > 1 else [""]
+    table.add_column("transition", no_wrap=True)
+    headings = ["", "theirs", "ratio"] if len(results) > 1 else [""]
     for what in ("ms", "git", "fsync"):
         for heading in headings:
             table.add_column(f"{what} {heading}".strip(), justify="right")

@@ -171,7 +171,7 @@ class _Transaction:
         else:
             message = f"verification failed with exit {verdict.exit_code}"
         return Blocked(
-            f"{message}; the checkout was restored exactly",
+            message,
             detail={
                 "unit_id": self.unit_id,
                 "verification_exit": verdict.exit_code,
@@ -207,6 +207,7 @@ class _Transaction:
         except ControllerError as failure:
             return self._stuck(r.IntegrationReleaseBlocked, RELEASE_FAILED, "release", error, failure, extra)
         error.detail.update(extra)
+        error.message += "; the checkout was restored exactly"
         return error
 
     def _stuck(

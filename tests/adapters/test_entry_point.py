@@ -19,11 +19,13 @@ CODEX_LINE = (
 )
 
 
-def emit(route: str, *, cwd: Path = REPOSITORY, **environment: str) -> subprocess.CompletedProcess[str]:
+def emit(
+    route: str, *, script: Path = SCRIPT, cwd: Path = REPOSITORY, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(SCRIPT), "--emit-adapter", route],
+        [str(script), "--emit-adapter", route],
         cwd=cwd,
-        env={"PATH": "/usr/bin:/bin", **environment},
+        env={"PATH": "/usr/bin:/bin", "CE_PEER_PYTHON": sys.executable, **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -112,17 +114,10 @@ def test_the_installed_command_asks_the_installed_controller(room: Room) -> None
     assert not room.started
 
 
-def test_it_works_through_a_link_and_without_any_home(tmp_path: Path) -> None:
+def test_it_works_through_a_link(tmp_path: Path) -> None:
     link = tmp_path / "cross-model-work.sh"
     link.symlink_to(SCRIPT)
-    shown = subprocess.run(
-        [str(link), "--emit-adapter", "codex"],
-        env={"PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert shown.stdout.startswith("codex exec ")
+    assert emit("codex", script=link).stdout.startswith("codex exec ")
 
 
 def test_an_interpreter_that_is_gone_is_explained(tmp_path: Path) -> None:
@@ -137,16 +132,9 @@ def test_the_packages_of_an_interpreter_without_them_are_named(tmp_path: Path) -
     copy.write_text(SCRIPT.read_text())
     copy.chmod(0o755)
     bare = tmp_path / "python"
-    bare.write_text('#!/bin/sh\nexec python3 -I -S "$@"\n')
+    bare.write_text(f'#!/bin/sh\nexec {sys._base_executable} -I -S "$@"\n')
     bare.chmod(0o755)
-    shown = subprocess.run(
-        [str(copy), "--emit-adapter", "codex"],
-        env={"PATH": "/usr/local/bin:/usr/bin:/bin", "CE_PEER_PYTHON": str(bare)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    shown = emit("codex", script=copy, cwd=tmp_path, CE_PEER_PYTHON=str(bare))
     assert shown.returncode == 1
     assert "lacks what this needs" in shown.stderr
     assert "Traceback" not in shown.stderr

@@ -15,6 +15,7 @@ from typing import Any
 from runner.process import ProcessIdentity, identify, kill_all, marked
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+PYTHONPATH = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
 PATIENCE = 20.0
 
 # Runs for as long as a test may need it and leaves at once when told to.
@@ -49,7 +50,7 @@ class Cli:
         self.env |= {
             "CE_PEER_JOBS_ROOT": str(root),
             "CE_PEER_GRACE_SECS": "0.5",
-            "PYTHONPATH": str(REPOSITORY),
+            "PYTHONPATH": PYTHONPATH,
             "RUNNER_TEST_MARK": mark,
         }
 

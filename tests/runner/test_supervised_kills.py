@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from runner.process import ProcessIdentity, marked
-from tests.runner.support import REPOSITORY, SLEEP, STUBBORN, until
+from tests.runner.support import PYTHONPATH, SLEEP, STUBBORN, until
 
 # A child, one in a session of its own, and one that forked twice and dropped its parent.
 TREE = f"setsid sh -c '{SLEEP}' & (setsid sh -c 'sleep 60; :' &) ; : > up; {SLEEP}"
@@ -38,7 +38,7 @@ class Driver:
     def running(self, script: str, grace: float = 0.3, **env: str) -> Iterator[subprocess.Popen[bytes]]:
         program = Path(__file__).with_name("driver.py")
         argv = [sys.executable, str(program), str(self.folder), str(self.lock), script, str(grace)]
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "RUNNER_TEST_MARK": self.mark, **env}
+        environment = {**os.environ, "PYTHONPATH": PYTHONPATH, "RUNNER_TEST_MARK": self.mark, **env}
         with subprocess.Popen(argv, env=environment) as process:
             yield process
 

@@ -70,9 +70,7 @@ def test_packages_in_the_current_directory_are_never_imported(
 @pytest.mark.parametrize("name", PYTHON_DROP_INS)
 def test_packages_beside_the_scripts_are_never_imported(skill: Path, name: str) -> None:
     trace = hostile(skill)
-    (
-        skill / "json.py"
-    ).unlink()  # what the first, unknown python3 itself loads from there is not ours to stop
+    (skill / "json.py").unlink()  # what the first, unknown python3 itself loads from there is not ours to stop
     done = run(sys.executable, name, "--help", cwd=skill)
     assert done.returncode == 0, done.stderr
     assert not trace.exists(), trace.read_text()
@@ -80,9 +78,7 @@ def test_packages_beside_the_scripts_are_never_imported(skill: Path, name: str) 
 
 @pytest.mark.skipif(not os.path.exists("/usr/bin/python3"), reason="this machine has no python3 in /usr/bin")
 @pytest.mark.parametrize("name", PYTHON_DROP_INS)
-def test_the_systems_own_python_without_our_packages_can_start_them(
-    skill: Path, tmp_path: Path, name: str
-) -> None:
+def test_the_systems_own_python_without_our_packages_can_start_them(skill: Path, tmp_path: Path, name: str) -> None:
     done = run("/usr/bin/python3", skill / name, "--help", cwd=tmp_path, env={})
     assert done.returncode == 0, done.stderr
 
@@ -105,9 +101,7 @@ def test_arguments_arrive_byte_for_byte(skill: Path, tmp_path: Path, name: str) 
 @pytest.mark.parametrize("name", PYTHON_DROP_INS)
 def test_an_interpreter_that_is_gone_is_named_with_the_remedy(skill: Path, tmp_path: Path, name: str) -> None:
     script = skill / name
-    script.write_text(
-        re.sub(r"^INTERPRETER = .*$", 'INTERPRETER = "/gone/python"', script.read_text(), flags=re.M)
-    )
+    script.write_text(re.sub(r"^INTERPRETER = .*$", 'INTERPRETER = "/gone/python"', script.read_text(), flags=re.M))
     done = run(sys.executable, script, "status", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert "/gone/python" in done.stderr
@@ -130,9 +124,7 @@ def test_an_old_python_is_told_which_version_is_needed(tmp_path: Path, name: str
     """No old interpreter is at hand: a real one that says it is old, and the grammar of the oldest."""
     script = shutil.copy(SCRIPTS / name, tmp_path)
     ast.parse(Path(script).read_text(), feature_version=(3, 6))
-    pretend = (
-        f"import runpy, sys; sys.version_info = (3, 8, 1); runpy.run_path({script!r}, run_name='__main__')"
-    )
+    pretend = f"import runpy, sys; sys.version_info = (3, 8, 1); runpy.run_path({script!r}, run_name='__main__')"
     done = run(sys.executable, "-c", pretend, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert "expected Python 3.11 or newer" in done.stderr

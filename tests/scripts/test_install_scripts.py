@@ -62,9 +62,7 @@ def test_force_replaces_a_link_and_leaves_the_file_it_points_to(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("interpreter", ["python3", "/nonexistent/python"])
-def test_an_interpreter_that_cannot_run_is_refused_before_it_breaks_the_skill(
-    tmp_path: Path, interpreter: str
-) -> None:
+def test_an_interpreter_that_cannot_run_is_refused_before_it_breaks_the_skill(tmp_path: Path, interpreter: str) -> None:
     with pytest.raises(Refused, match="interpreter"):
         install(tmp_path, interpreter=interpreter)
     assert not list(tmp_path.iterdir())

@@ -1,0 +1,202 @@
+"""One point of a scenario: the start state, the command under a plan, `resume` twice, the invariants, the end."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tests.crash import drive, invariants
+from tests.crash.plans import Counting
+from tests.crash.room import Room
+from tests.crash.scenarios import SCENARIOS, Scenario
+from tests.crash.scene import Scene
+from tests.crash.watch import Keeper
+from tests.host import Reply
+
+WORDS = re.compile(r"[A-Z_]+\Z")
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What became of a point. `reached`: the plan struck; `finished`: the end was driven to (not known before)."""
+
+    scenario: str
+    plan: str
+    reached: bool
+    struck: str
+    problems: tuple[str, ...]
+    finished: bool
+    answer: str
+
+
+class Bench:
+    """One scenario, built once, its points tried one after another at the same path."""
+
+    def __init__(self, name: str, base: Path, keeper: Keeper) -> None:
+        self.scenario: Scenario = SCENARIOS[name]
+        self.room = Room(base)
+        self.scene = Scene(self.room, keeper)
+        self.argv = self.scenario.build(self.scene)
+        assert keeper.settle(5.0), keeper.survivors()
+        self._kept = (self._copied(), self.scene.env.copy())
+        self.room.save()
+        self._ends: dict[str, tuple[str, ...]] = {}
+        self.reference = invariants.Reference()
+        self.effects = self._undisturbed()
+
+    def _copied(self) -> dict[str, Any]:
+        scene = self.scene
+        return {"notes": copy.deepcopy(scene.notes), "work": dict(scene.work), "dirty": dict(scene.dirty)}
+
+    def reset(self) -> None:
+        """Back to the start state."""
+        self.room.restore()
+        kept = copy.deepcopy(self._kept[0]["notes"])
+        self.scene.notes, self.scene.work = kept, dict(self._kept[0]["work"])
+        self.scene.dirty = dict(self._kept[0]["dirty"])
+
+    def _undisturbed(self) -> int:
+        """The story without a kill; says what is allowed, and how many effects the command has."""
+        scene, reference = self.scene, self.reference
+        reference.base = scene.trees()
+        if "mark" in scene.notes:
+            reference.settled.append(scene.notes["mark"])
+            reference.pass_by(scene)
+        else:
+            reference.settle(scene)
+        count = Counting()
+        done = scene.watched(self.argv, count)
+        assert b"Traceback" not in done.stderr, done.stderr.decode()
+        reference.pass_by(scene)
+        for _ in range(2):
+            scene.call("resume", "--run-id", "r1").expect("RESUMED")
+        reference.settle(scene)
+        self._shield()
+        watched_steps(scene, lambda: reference.settle(scene))
+        reference.trees = scene.trees()
+        base = len(reference.base) - (1 if scene.notes.get("mark", {}).get("tree") not in (None, reference.base[-1]) else 0)
+        reference.base = reference.base[:base]
+        problems = invariants.leftovers(scene)
+        assert not problems, problems
+        self.reset()
+        return count.count
+
+    def _shield(self) -> None:
+        self.room.shield(*self.scene.run_dir().glob("units/*/result"))
+
+    def point(self, plan: Counting, label: str) -> Result:
+        """Try one."""
+        scene = self.scene
+        self.reset()
+        if self.scenario.command in ("cleanup --abandon", "cleanup", "integrate", "resume"):
+            self._prune_guard()
+        problems: list[str] = []
+        answer = ""
+        finished = False
+        try:
+            done = scene.watched(self.argv, plan)
+            answer = done.stdout.decode("ascii", "replace").split("\n")[0]
+            problems += self._answered(done.returncode, answer, done.stderr)
+            if plan.hit is not None:
+                problems += self._recovered()
+                finished = self._end(problems)
+        except AssertionError as fault:
+            problems.append(f"{type(fault).__name__}: {str(fault)[:1500]}")
+            scene.keeper.kill_everything()
+        struck = "" if plan.hit is None else str(plan.hit).replace(str(self.room.live), "")
+        return Result(self.scenario.name, label, plan.hit is not None, struck, tuple(problems), finished, answer)
+
+    def _prune_guard(self) -> None:
+        """The command may delete result folders whose identity the next point needs, and does not look at it itself."""
+        if self.scenario.name not in ("resume-unadopted-job", "resume-half-prepared"):
+            self._shield()
+
+    def _answered(self, code: int, word: str, stderr: bytes) -> list[str]:
+        problems = []
+        if b"Traceback" in stderr:
+            problems.append("traceback: " + stderr.decode("utf-8", "replace")[-1200:])
+        if code in (0, 1, 4) and not WORDS.match(word):
+            problems.append(f"no word: exit {code}, {word!r}, {stderr!r}"[:500])
+        if code not in (0, 1, 4, -9):
+            problems.append(f"exit {code}: {stderr!r}"[:500])
+        return problems
+
+    def _resume(self) -> Reply:
+        return self.scene.call("resume", "--run-id", "r1")
+
+    def _recovered(self) -> list[str]:
+        """`resume` twice, and everything that must hold then."""
+        scene, reference = self.scene, self.reference
+        first = self._resume()
+        allowed = ("RESUMED",) if scene.run_dir().exists() else ("NOT_FOUND",)
+        problems = [] if first.word in allowed else [f"first resume: {first!r}"[:1500]]
+        problems += invariants.processes(scene)
+        problems += invariants.user_bytes(scene, reference, rests=not self.scenario.manual)
+        problems += invariants.locks(scene)
+        before = invariants.journal_bytes(scene)
+        second = self._resume()
+        if second.word not in allowed:
+            problems.append(f"second resume: {second!r}"[:1500])
+        reconciled = any(action.get("action") == "apply-reconciled" for action in first.body.get("actions", []))
+        if invariants.journal_bytes(scene) != before and not reconciled:
+            grown = invariants.journal_bytes(scene)[len(before) :].decode("utf-8", "replace")
+            problems.append(f"I6 second resume: journal grew by {grown[:800]}")
+        problems += invariants.processes(scene)
+        problems += invariants.user_bytes(scene, reference, rests=True)
+        problems += invariants.commits(scene, reference)
+        problems += invariants.locks(scene)
+        problems += invariants.transports(scene)
+        problems += invariants.private_modes(scene)
+        return problems
+
+    def _end(self, problems: list[str]) -> bool:
+        """Drive to the end, unless the same state has been driven there before."""
+        key = self._state_key()
+        known = self._ends.get(key)
+        if known is not None:
+            problems += known
+            return False
+        self._shield()
+        found: list[str] = []
+        try:
+            drive.finish(self.scene)
+            state, wanted = self.scene.user_state(), self.reference.settled[-1]
+            if state != wanted:
+                found.append("end: " + "; ".join(invariants._difference(state, wanted)))
+            found += invariants.locks(self.scene)
+            found += invariants.transports(self.scene)
+            found += invariants.leftovers(self.scene)
+            if self.scene.trees() != self.reference.trees:
+                found.append(f"end: trees {self.scene.trees()} not {self.reference.trees}")
+        except AssertionError as fault:
+            found.append(f"{type(fault).__name__}: {str(fault)[:1500]}")
+        self._ends[key] = tuple(found)
+        problems += found
+        return True
+
+    def _state_key(self) -> str:
+        """What the rest of the story depends on: the journal's kinds, the names on disk, the checkout."""
+        kinds = [json.loads(line)["kind"] for line in invariants.journal_bytes(self.scene).splitlines()]
+        names = sorted(
+            re.sub(r"[0-9a-f]{12,}|\d{4,}", "*", str(path.relative_to(self.room.live)))
+            for path in self.room.live.rglob("*")
+            if "/objects/" not in str(path)
+        )
+        state = self.scene.user_state()
+        return hashlib.sha256(repr((kinds, names, state)).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def watched_steps(scene: Scene, after: Callable[[], None]) -> None:
+    """Drive to the end and look after each step."""
+    for _ in range(40):
+        step = drive.step(scene)
+        after()
+        if step == "verify-run":
+            return
+    raise drive.DeadEnd("the undisturbed story does not end")
