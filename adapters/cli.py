@@ -66,6 +66,10 @@ def _run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
         sys.stdout.write(emit_adapter(arguments[1], environ) + "\n")
         return 0
+    if arguments[:1] == ["task"]:
+        from adapters.task_show import main as task
+
+        return task(arguments[1:], environ)
     if arguments[:1] in (["--help"], ["-h"]):
         sys.stdout.write(_USAGE + "\n")
         return 0

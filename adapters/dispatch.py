@@ -1,5 +1,4 @@
-"""The story of one call: check, ask the controller, prompt, run, publish, in the order of protocol section
-13.
+"""The story of one call: check, ask the controller, prompt, run, publish (order: protocol section 13).
 
 Until the handshake succeeded nothing is written and nothing sent. From then on whatever happens leaves a log
 and, as long as the result directory is still ours, one result document.
@@ -14,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+
+import msgspec
 
 from adapters.call import Launch, Reader, probe_version, run_call
 from adapters.contract import LOG_NAME
@@ -143,8 +144,6 @@ class _Run:
         return load(route.name, context)
 
     def _know(self, **facts: object) -> None:
-        import msgspec
-
         self._measured = msgspec.structs.replace(self._measured, **facts)
 
 

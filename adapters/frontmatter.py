@@ -57,6 +57,8 @@ _KEY = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)[ \t]*:(?:[ \t]+|\Z)")
 _ESCAPE = re.compile(r'\\(?:(["\\/nt])|x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4}))')
 _ESCAPED = {'"': '"', "\\": "\\", "/": "/", "n": "\n", "t": "\t"}
 _QUOTED = re.compile(r""""((?:[^"\\]|\\.)*)"|'((?:[^']|'')*)'""")
+# Controls, line separators that YAML breaks at, and marks that make a line read differently from what it holds.
+_HIDDEN = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
 _RESERVED = "&*!|>%@`{}[],"
 
 
@@ -95,9 +97,9 @@ def _content(number: int, line: str) -> _Line | None:
     stripped = line.lstrip(" ")
     if stripped.startswith("\t"):
         _refuse(number, "a tab indents the line", expected="spaces", found="a tab", remedy="indent with spaces")
-    for char in line:
-        if not char.isprintable() and char != "\t":
-            _refuse(number, "an invisible character", found=f"U+{ord(char):04X}", remedy="remove it")
+    hidden = _HIDDEN.search(line)
+    if hidden is not None:
+        _refuse(number, "an invisible character", found=f"U+{ord(hidden[0]):04X}", remedy="remove it")
     if not stripped.strip() or stripped.startswith("#"):
         return None
     return _Line(number, len(line) - len(stripped), stripped.rstrip())
@@ -177,7 +179,9 @@ def _item(line: _Line, indent: int) -> Scalar:
             remedy='write one `- text` a line; a text may be quoted: `- "text"`',
         )
     if text.startswith(("- ", "[")):
-        _refuse(line.number, "a list in a list", found=quoted(text), remedy="list items are texts; quote it if it is one")
+        _refuse(
+            line.number, "a list in a list", found=quoted(text), remedy="list items are texts; quote it if it is one"
+        )
     return _scalar(text, line.number)
 
 

@@ -144,9 +144,11 @@ def parse_models(document: object, where: str = "config.toml") -> ModelMap:
             raise unknown(f"key in [models] of {where}:", key, STANCES if stances else (*BACKENDS, *STANCES))
     notes: list[str] = []
     if stances:
+        cells: dict[str | None, dict[str, dict[str, str]]]
         cells = {key: _cells(table[key], f"models.{key}", where, notes) for key in stances}
-        return ModelMap(dict(cells), tuple(notes))
-    return ModelMap({None: _cells(table, "models", where, notes)} if table else {}, tuple(notes))
+    else:
+        cells = {None: _cells(table, "models", where, notes)}
+    return ModelMap(cells, tuple(notes))
 
 
 def effort_in_name(model: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -57,6 +58,17 @@ def hidden(entries: bytes, changes: Iterable[Change]) -> list[str]:
     return sorted(
         path for tag, _, _, path in parse_entries(entries) if path in touched and (tag.islower() or tag == "S")
     )
+
+
+# `.git` as NTFS (short name, trailing blanks and dots, streams) and HFS+ (code points it ignores) read it; Git refuses
+# such names in an index, on every system.
+_GIT_NAME = re.compile(r"(?:\.git|git~1)[ .]*(?:[:\\].*)?", re.IGNORECASE | re.DOTALL)
+_HFS_IGNORES = dict.fromkeys((*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF))
+
+
+def names_git(name: str) -> bool:
+    """Whether one component of a path is `.git` on some file system."""
+    return bool(_GIT_NAME.fullmatch(name.translate(_HFS_IGNORES)))
 
 
 def _key(path: str) -> str:

@@ -30,10 +30,10 @@ def adapter() -> str:
 def runner() -> list[str]:
     """The runner's command."""
     folder = scripts()
-    return [str(folder / "peer-job-runner.py")] if folder is not None else [_installed("peer-job-runner")]
+    return [sys.executable, str(folder / "peer-job-runner.py")] if folder is not None else [_installed("peer-job-runner")]
 
 
 def controller() -> list[str]:
     """The controller's command."""
     folder = scripts()
-    return [str(folder / "unit-workspace.py")] if folder is not None else [_installed("unit-workspace")]
+    return [sys.executable, str(folder / "unit-workspace.py")] if folder is not None else [_installed("unit-workspace")]

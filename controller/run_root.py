@@ -219,9 +219,10 @@ def read_source(path: Path, what: str, limit: int = PACKET_MAX) -> bytes:
             expected="a regular file, no link",
             found="a symbolic link" if link else os.strerror(error.errno or 0),
         ) from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):  # asked before fdopen, which takes no folder
+        os.close(fd)
+        raise Refused(f"{what} {path} is not a regular file", expected="a regular file", found="something else")
     with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise Refused(f"{what} {path} is not a regular file", expected="a regular file", found="something else")
         data = file.read(limit + 1)
     if len(data) > limit:
         size = os.stat(path).st_size

@@ -21,6 +21,7 @@ import msgspec
 from controller import run_root, worktree
 from controller.errors import Blocked, Unreadable
 from controller.git import Git, blob_id
+from controller.hazards import names_git
 from controller.shadow import Shadow
 from controller.shapes import Transport
 from controller.worktree import FileEntry
@@ -67,7 +68,7 @@ def _require_transportable(base: dict[str, tuple[str, str]], entries: list[FileE
     nested = [
         entry.path
         for entry in entries
-        if ".git" in entry.path.lower().split("/") or any(entry.path.startswith(link + "/") for link in gitlinks)
+        if any(map(names_git, entry.path.split("/"))) or any(entry.path.startswith(link + "/") for link in gitlinks)
     ]
     if nested:
         raise Blocked(

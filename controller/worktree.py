@@ -6,6 +6,7 @@ the workspace is the worker's to write, so nothing here follows it.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -199,6 +200,8 @@ def walk(workspace: Path) -> list[FileEntry]:
             finally:
                 os.close(fd)
         except OSError as error:
+            if seen is not None and error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                raise changing(folder) from None
             raise Unreadable(
                 f"cannot read {folder or 'the workspace'} in the workspace: {os.strerror(error.errno or 0)}",
                 expected="a readable folder",

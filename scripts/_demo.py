@@ -36,6 +36,9 @@ def main() -> int:
         with Shop(options.agent, keep=options.keep) as shop:
             host = Host(shop.env, shop.checkout)
             clone(host)
+            if options.agent == "command":
+                host.note("the author: a command of the user's own, from the user's configuration")
+                host.shell("cat", str(shop.config))
             success(host, shop)
             first = time.monotonic() - began
             failure(host, shop)

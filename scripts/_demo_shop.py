@@ -57,7 +57,7 @@ class Shop:
         self.tools.mkdir()
         temporary = self.folder / "tmp"
         temporary.mkdir()
-        config = self.folder / "config" / "unit-workspace" / "config.toml"
+        self.config = config = self.folder / "config" / "unit-workspace" / "config.toml"
         config.parent.mkdir(parents=True)
         config.write_text(f"[commands.demo]\nargv = {json.dumps([sys.executable, str(SCRIPTS / '_demo_worker.py')])}\n")
         config.chmod(0o600)  # whatever the umask: the adapter ignores a configuration that others can write

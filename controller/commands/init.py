@@ -305,6 +305,9 @@ def _commit(run: OpenRun, seen: Observation, content: bytes) -> shapes.Checkpoin
     path = state.source.path
     stage = run.git.run("ls-files", "--stage", "-z", "--", path).decode("utf-8", "surrogateescape")
     mode = stage[:6] if stage else "100644"
+    if run.git.run("config", "--type=bool", "--default=true", "core.fileMode") == b"true\n":
+        executable = os.stat(Path(state.repository.toplevel) / path).st_mode & 0o100
+        mode = "100755" if executable else "100644"
     oid = run.git.run("hash-object", "-w", "--stdin", f"--path={path}", stdin=content).decode().strip()
     scratch = run.private_path("index")
     work = run.git.at(run.git.cwd, env={"GIT_INDEX_FILE": str(scratch)})

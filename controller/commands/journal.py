@@ -143,7 +143,8 @@ def _elapsed(seconds: float) -> str:
 
 
 def _details(data: dict[str, Any], unicode: bool) -> str:
-    values = {key: value for key, value in _flat("", data) if value not in (None, "", [], {})}
+    flat = _flat("", data)
+    values = {key: value for key, value in flat if value not in (None, "", [], {}) and not key.endswith("_b64")}
     order = [key for key in _FIRST if key in values] + [key for key in values if key not in _FIRST]
     shown = [f"{_safe(key, unicode)}={_short(_value(values[key], unicode))}" for key in order[:_MAX_DETAILS]]
     more = len(order) - len(shown)

@@ -184,6 +184,13 @@ def test_a_worker_that_cannot_go_on_is_no_failure(room: Room, status: str) -> No
     assert room.result["scope_expansion"] == expansion
 
 
+def test_a_file_name_that_is_no_utf8_is_reported_exactly(room: Room) -> None:
+    answer = json.dumps(ANSWER).replace("a.txt", "a\\377.txt")
+    room.codex(f"printf '{answer}' > \"$out\"")
+    assert room.run().code == 0
+    assert room.result["changed_files"] == ["a\udcff.txt"]
+
+
 def test_more_changed_files_than_the_controller_takes_are_cut_with_their_count(room: Room) -> None:
     room.codex(write_answer({**ANSWER, "changed_files": [f"f{n}" for n in range(1500)]}))
     assert room.run().code == 0

@@ -132,7 +132,7 @@ def test_the_packages_of_an_interpreter_without_them_are_named(tmp_path: Path) -
     copy.write_text(SCRIPT.read_text())
     copy.chmod(0o755)
     bare = tmp_path / "python"
-    bare.write_text(f'#!/bin/sh\nexec {sys._base_executable} -I -S "$@"\n')
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     bare.chmod(0o755)
     shown = emit("codex", script=copy, cwd=tmp_path, CE_PEER_PYTHON=str(bare))
     assert shown.returncode == 1

@@ -13,11 +13,16 @@ import pytest
 from controller.cli import cli
 from tests.controller.situations import DIGEST, Desk, begin_run, wait_for
 
-COMMANDS = (
-    "init checkpoint-plan prepare authorize-dispatch record-job sync-job reap terminalize integration-acquire preflight "
-    "mark-applied mark-verified mark-committed restore integration-release integrate verify-run cleanup claim-fallback "
-    "complete-fallback status resume"
-).split()
+_NAMES = (
+    "init checkpoint-plan prepare authorize-dispatch record-job sync-job reap terminalize integration-acquire "
+    "preflight mark-applied mark-verified mark-committed restore integration-release integrate verify-run cleanup "
+    "claim-fallback complete-fallback status resume"
+)
+COMMANDS = _NAMES.split()
+AUTHORIZE = (
+    "authorize-dispatch", "--ru", "r1", "--u", "U1", "--at", "a", "--j", "j", "--authorization", "a",
+    "--authorization-d", "x", "--work", "w", "--packet", "p", "--packet-d", "x", "--res", "r",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +74,10 @@ def test_no_command_of_the_protocol_is_missing() -> None:
         (("status", "--run", "r1", "--unit", "U1"), "STATUS"),
         (("status", "--run=r1", "--u=U1"), "STATUS"),
         (("sync-job", "--r", "r1", "--u", "U1"), "SYNCED"),
-        (("authorize-dispatch", "--ru", "r1", "--u", "U1", "--at", "a", "--j", "j", "--authorization", "a")
-         + ("--authorization-d", "x", "--work", "w", "--packet", "p", "--packet-d", "x", "--res", "r"), "REFUSED"),
+        (AUTHORIZE, "REFUSED"),
     ],
     ids=["spaced", "equals", "one letter", "option that begins another"],
-)  # fmt: skip
+)
 def test_a_host_that_shortens_options_is_not_turned_away(desk: Desk, args: tuple[str, ...], word: str) -> None:
     with desk.unchanged():
         desk.call(*args).expect(word)
@@ -82,9 +86,8 @@ def test_a_host_that_shortens_options_is_not_turned_away(desk: Desk, args: tuple
 def test_words_after_the_double_dash_are_the_verification_s_own(tmp_path: Path) -> None:
     desk = begin_run(tmp_path)
     desk.pending()
-    desk.integrate(argv=("sh", "-c", '[ "$1" = --run ] && [ "$2" = --help ] && [ "$3" = -- ]', "sh", "--run", "--help", "--")).expect(
-        "UNIT_COMMITTED"
-    )
+    test = '[ "$1" = --run ] && [ "$2" = --help ] && [ "$3" = -- ]'
+    desk.integrate(argv=("sh", "-c", test, "sh", "--run", "--help", "--")).expect("UNIT_COMMITTED")
 
 
 def test_a_second_leading_double_dash_is_dropped_as_hosts_are_used_to(tmp_path: Path) -> None:

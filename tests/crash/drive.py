@@ -85,6 +85,7 @@ def _unit(scene: Scene, name: str, unit: dict[str, Any]) -> str | None:
         return _abandon(scene, name, unit) if failed else _terminalize(scene, name)
     if state in ("integration-pending", "preserved"):
         scene.tidy()
+        scene.shield()
         message = ("--commit-message", f"feat: {name}")
         _call(scene, "UNIT_COMMITTED", "integrate", "--unit-id", name, *message, "--", "true")
         return "integrate"
@@ -94,7 +95,8 @@ def _unit(scene: Scene, name: str, unit: dict[str, Any]) -> str | None:
         return _prepare(scene, name, len(unit["attempts"]) + 1)
     if state == "native-completed":
         if unit["cleanup"] is None:
-            _call(scene, "CLEANED", "cleanup", "--unit-id", name, *_expectation(unit))
+            scene.shield()
+            _call(scene, "CLEANED", "cleanup", "--unit-id", name, "--abandon", *_expectation(unit))
             return "cleanup"
         return None
     raise DeadEnd(f"unit {name} is {state} after two resumes")
@@ -171,6 +173,7 @@ def _expectation(unit: dict[str, Any]) -> list[str]:
 
 
 def _abandon(scene: Scene, name: str, unit: dict[str, Any]) -> str:
+    scene.shield()
     _call(scene, "CLEANED", "cleanup", "--unit-id", name, "--abandon", *_expectation(unit))
     return "cleanup --abandon"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Collection
@@ -153,3 +154,40 @@ class Short(Counting):
         finally:
             os.close(handle)
         return True
+
+
+def parse(text: str) -> Counting:
+    """A plan from its short form: `kill:tree:17`, `signal:SIGTERM:3`, `short:2`, `fail:ENOSPC:write:4[:lasting]`."""
+    kind, *words = text.split(":")
+    if kind == "kill":
+        return Kill(int(words[1]), words[0])
+    if kind == "signal":
+        return Interrupt(int(words[1]), signal.Signals[words[0]])
+    if kind == "short":
+        return Short(int(words[0]))
+    code = int(getattr(errno, words[0]))
+    return Fail(FAILING[words[1]], int(words[2]), code, lasting=words[3:] == ["lasting"])
+
+
+FAILING = {
+    "write": syscalls.WRITES,
+    "fsync": syscalls.SYNCS,
+    "open": syscalls.OPENS,
+    "create": {"mkdir", "mkdirat", "link", "linkat", "rename", "renameat", "renameat2", "symlink", "symlinkat"},
+    "start": syscalls.STARTS,
+}
+
+KILLS = tuple(f"kill:{whom}" for whom in WHOM)
+SIGNALS = ("signal:SIGTERM", "signal:SIGINT")
+FAULTS = (
+    "fail:ENOSPC:write", "fail:ENOSPC:write:lasting", "fail:EIO:write", "fail:EIO:fsync", "fail:EIO:fsync:lasting",
+    "fail:EMFILE:open", "fail:EROFS:create", "fail:EAGAIN:start", "short",
+)  # fmt: skip
+SERIES = (*KILLS, *SIGNALS, *FAULTS)
+
+
+def at(series: str, number: int) -> str:
+    """The plan of a series that strikes at `number`."""
+    if series.endswith(":lasting"):
+        return f"{series.removesuffix(':lasting')}:{number}:lasting"
+    return f"{series}:{number}"

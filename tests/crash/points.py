@@ -64,7 +64,7 @@ class Bench:
     def _undisturbed(self) -> int:
         """The story without a kill; says what is allowed, and how many effects the command has."""
         scene, reference = self.scene, self.reference
-        reference.base = scene.trees()
+        reference.base = scene.notes.get("mark_trees") or scene.trees()
         if "mark" in scene.notes:
             reference.settled.append(scene.notes["mark"])
             reference.pass_by(scene)
@@ -77,18 +77,12 @@ class Bench:
         for _ in range(2):
             scene.call("resume", "--run-id", "r1").expect("RESUMED")
         reference.settle(scene)
-        self._shield()
         watched_steps(scene, lambda: reference.settle(scene))
         reference.trees = scene.trees()
-        base = len(reference.base) - (1 if scene.notes.get("mark", {}).get("tree") not in (None, reference.base[-1]) else 0)
-        reference.base = reference.base[:base]
         problems = invariants.leftovers(scene)
         assert not problems, problems
         self.reset()
         return count.count
-
-    def _shield(self) -> None:
-        self.room.shield(*self.scene.run_dir().glob("units/*/result"))
 
     def point(self, plan: Counting, label: str) -> Result:
         """Try one."""
@@ -115,7 +109,7 @@ class Bench:
     def _prune_guard(self) -> None:
         """The command may delete result folders whose identity the next point needs, and does not look at it itself."""
         if self.scenario.name not in ("resume-unadopted-job", "resume-half-prepared"):
-            self._shield()
+            self.scene.shield()
 
     def _answered(self, code: int, word: str, stderr: bytes) -> list[str]:
         problems = []
@@ -162,7 +156,6 @@ class Bench:
         if known is not None:
             problems += known
             return False
-        self._shield()
         found: list[str] = []
         try:
             drive.finish(self.scene)

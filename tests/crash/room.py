@@ -62,9 +62,10 @@ class Room:
     def shield(self, *folders: Path) -> None:
         """Put copies in the place of folders that may be deleted now although their identity is needed later."""
         for folder in folders:
-            if not folder.is_dir():
-                continue
             name = os.path.relpath(folder, self.live)
+            saved = self._nodes.get(name)
+            if saved is None or not folder.is_dir() or folder.stat().st_ino != saved.ino:
+                continue
             os.rename(folder, self._vault / str(len(self._shielded)))
             shutil.copytree(self._vault / str(len(self._shielded)), folder, symlinks=True)
             self._shielded.append(name)

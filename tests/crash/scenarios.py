@@ -275,7 +275,7 @@ def _pending(scene: Scene, unit: str = "U1") -> dict[str, Any]:
     _ended(scene, "done", unit)
     reply = scene.call("terminalize", "--run-id", "r1", "--unit-id", unit).expect("INTEGRATION_PENDING")
     transport: dict[str, Any] = reply.body["transport"]
-    scene.notes["mark"] = scene.user_state()
+    scene.mark()
     return transport
 
 
@@ -385,7 +385,7 @@ def integrate_merged(scene: Scene) -> list[str]:
     _pending(scene)
     _pending(scene, "U2")
     scene.watched(_integrate(scene, "true"))
-    scene.notes["mark"] = scene.user_state()
+    scene.mark()
     return _integrate(scene, "true", unit="U2")
 
 
@@ -408,7 +408,7 @@ def integrate_preserved(scene: Scene) -> list[str]:
 
 def _accepted(scene: Scene) -> Scene:
     scene.watched(integrate_success(scene))
-    scene.notes["mark"] = scene.user_state()
+    scene.mark()
     return scene
 
 

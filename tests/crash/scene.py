@@ -18,7 +18,7 @@ FILES: dict[str, bytes] = {
     ".gitignore": b"*.log\nbuild/\n",
     "f": b"one\n",
     "dir/g": b"two\n",
-    "dir/\xc3\xbcn\xc3\xaf.txt".decode(): b"name that is not ASCII\n",
+    "dir/\u00fcn\u00ef.txt": b"name that is not ASCII\n",
     "old/gone": b"the unit removes this\n",
     "run.sh": b"#!/bin/sh\nexit 0\n",
     "data.bin": bytes(range(256)) * 8,
@@ -87,6 +87,10 @@ class Scene(Host):
         del cwd
         return Reply(self.watched(self.controller(*args), env=env))
 
+    def shield(self) -> None:
+        """The result folders of the start state may go now; nothing looks at their identity any more."""
+        self.room.shield(*self.run_dir().glob("units/*/result"))
+
     # --- the user ---------------------------------------------------------------------------------------------------
 
     def scribble(self) -> None:
@@ -112,6 +116,11 @@ class Scene(Host):
         found["stash"] = self.git("stash", "list")
         found["config"] = (self.repo / ".git" / "config").read_bytes()
         return found
+
+    def mark(self) -> None:
+        """This is what the user has; the start state of the command may add what it is to undo."""
+        self.notes["mark"] = self.user_state()
+        self.notes["mark_trees"] = self.trees()
 
     def trees(self) -> list[str]:
         """The trees of the branch, oldest first."""

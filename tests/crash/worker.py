@@ -1,0 +1,102 @@
+"""A process that tries points: tasks in as JSON lines, results out as JSON lines. Everything it starts is below it."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from tests.crash import plans
+from tests.crash.points import Bench, Result
+from tests.crash.watch import Keeper
+
+
+class Task(msgspec.Struct, frozen=True):
+    """One scenario: every point of each series, or `sample` points drawn with `seed` from all of them together."""
+
+    scenario: str
+    series: tuple[str, ...]
+    sample: int | None = None
+    seed: int = 0
+    only: tuple[str, ...] = ()
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The end of a task; `error` when the scenario's own undisturbed story failed."""
+
+    scenario: str
+    effects: int
+    error: str = ""
+
+
+def serve(base: Path) -> None:
+    """Do tasks until standard input ends."""
+    keeper = Keeper()
+    out = sys.stdout.buffer
+    for number, line in enumerate(sys.stdin.buffer):
+        task = msgspec.json.decode(line, type=Task)
+        room = base / str(number)
+        try:
+            bench = Bench(task.scenario, room, keeper)
+            for result in _points(bench, task):
+                out.write(msgspec.json.encode({"result": result}) + b"\n")
+                out.flush()
+            done = Done(task.scenario, bench.effects)
+        except (AssertionError, OSError) as fault:
+            done = Done(task.scenario, 0, f"{type(fault).__name__}: {fault}"[:4000])
+        keeper.kill_everything()
+        shutil.rmtree(room, ignore_errors=True)
+        out.write(msgspec.json.encode({"done": done}) + b"\n")
+        out.flush()
+
+
+def _points(bench: Bench, task: Task) -> Iterator[Result]:
+    if task.only:
+        for text in task.only:
+            yield bench.point(plans.parse(text), text)
+        return
+    if task.sample is not None:
+        yield from _sample(bench, task, task.sample)
+        return
+    for series in task.series:
+        number = 1
+        while True:
+            plan = plans.parse(plans.at(series, number))
+            result = bench.point(plan, plans.at(series, number))
+            if plan.count < number:
+                break
+            if result.reached:
+                yield result
+            number += 1
+
+
+def _sample(bench: Bench, task: Task, size: int) -> Iterator[Result]:
+    """Points drawn evenly over the series, then over the effects (fault series have fewer: draws beyond are redrawn)."""
+    draw = random.Random(f"{task.seed} {bench.scenario.name}")
+    most = {series: bench.effects for series in task.series}
+    left = size
+    for _ in range(20 * size):
+        if left == 0:
+            return
+        series = draw.choice(task.series)
+        number = draw.randint(1, max(1, most[series]))
+        plan = plans.parse(plans.at(series, number))
+        result = bench.point(plan, plans.at(series, number))
+        if result.reached:
+            left -= 1
+            yield result
+        elif plan.count < number:
+            most[series] = plan.count
+
+
+if __name__ == "__main__":
+    home = Path(tempfile.mkdtemp(prefix="crash-", dir=sys.argv[1] if len(sys.argv) > 1 else None))
+    try:
+        serve(home)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)

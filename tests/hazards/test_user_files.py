@@ -1,0 +1,174 @@
+"""Rows 11-14: whatever the user has in the checkout is refused before anything is touched, and stays as it is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.host import Host
+
+
+def test_a_merge_never_wipes_uncommitted_edits(run: Host) -> None:
+    run.pending("U1", {"f": "unit\n"})
+    (run.repo / "f").write_text("user\n")
+    (run.repo / "dir/g").write_text("staged\n")
+    run.git("add", "dir/g")
+    (run.repo / "note").write_text("untracked\n")
+    before = run.fingerprint()
+    reply = run.integrate().expect("BLOCKED")
+    assert reply.body["dirty_paths"] == ["dir/g", "f", "note"]
+    assert run.fingerprint() == before
+    assert run.git("stash", "list") == ""
+    assert run.manifest()["integration_lock"] is None
+
+
+def _file(name: str) -> Callable[[Path, Path], None]:
+    def make(repo: Path, outside: Path) -> None:
+        path = repo / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("precious\n")
+
+    return make
+
+
+def _link(name: str, *, dangling: bool = False) -> Callable[[Path, Path], None]:
+    def make(repo: Path, outside: Path) -> None:
+        (repo / name).symlink_to("/nonexistent/target" if dangling else outside)
+
+    return make
+
+
+def _retype_dir(workspace: Path) -> None:
+    shutil.rmtree(workspace / "dir")
+    (workspace / "dir").write_text("a file now\n")
+
+
+def _rename(workspace: Path) -> None:
+    (workspace / "moved").mkdir()
+    (workspace / "dir/g").rename(workspace / "moved/g")
+
+
+WAYS = {
+    "a file on an added path": ({"n": "unit\n"}, _file("n"), "n"),
+    "a file where a folder must go": ({"d/n": "unit\n"}, _file("d"), "d"),
+    "a folder where a file must go": ({"n": "unit\n"}, _file("n/deep/keep"), "n/deep/keep"),
+    "a file below a retyped folder": (_retype_dir, _file("dir/mine"), "dir/mine"),
+    "a file on the new name of a renamed one": (_rename, _file("moved/g"), "moved/g"),
+    "a link on an added path": ({"n": "unit\n"}, _link("n", dangling=True), "n"),
+    "a link where a folder must go": ({"d/n": "unit\n"}, _link("d"), "d"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_ignored_file_is_never_overwritten_by_a_unit(run: Host, way: str) -> None:
+    work, make, named = WAYS[way]
+    outside = run.base / "outside"
+    outside.mkdir()
+    (outside / "n").write_text("elsewhere\n")
+    run.pending("U1", work)
+    # Private ignore rules of the user, so that the unit's own files are not ignored where it was written.
+    (run.repo / ".git/info/exclude").write_text("*\n")
+    make(run.repo, outside)
+    assert run.git("status", "--porcelain") == "", "the file is ignored: git says that all is clean"
+    before = run.fingerprint()
+    reply = run.integrate().expect("BLOCKED")
+    assert reply.body["paths"] == [named]
+    assert named in reply.stderr
+    assert run.fingerprint() == before
+    assert [p.read_text() for p in outside.iterdir()] == ["elsewhere\n"]
+    kept = run.base / "kept"
+    (run.repo / named).rename(kept)
+    if named.count("/") and not work == _retype_dir:
+        shutil.rmtree(run.repo / named.split("/")[0])
+    run.integrate().expect("UNIT_COMMITTED")
+    assert kept.is_symlink() or kept.read_text() == "precious\n"
+
+
+def test_an_untracked_file_is_never_overwritten_by_a_unit(run: Host) -> None:
+    run.pending("U1", {"n": "unit\n"})
+    (run.repo / "n").write_text("mine\n")
+    before = run.fingerprint()
+    assert run.integrate().expect("BLOCKED").body["dirty_paths"] == ["n"]
+    assert run.fingerprint() == before
+
+
+def test_ignored_files_beside_a_unit_survive_success_and_failure(run: Host) -> None:
+    for name in ("a.log", "dir/b.log", "build/out/c"):
+        _file(name)(run.repo, run.base)
+    os.mkfifo(run.repo / "fifo.log")
+
+    def work(workspace: Path) -> None:
+        (workspace / "dir/g").unlink()
+        (workspace / "dir/h").write_text("unit\n")
+
+    run.pending("U1", work)
+    (run.repo / "fifo.log").unlink()  # `fingerprint` reads every file
+    before = run.fingerprint()
+    run.integrate("U1", ["false"]).expect("BLOCKED")
+    assert run.fingerprint() == before
+    run.integrate().expect("UNIT_COMMITTED")
+    for name in ("a.log", "dir/b.log", "build/out/c"):
+        assert (run.repo / name).read_text() == "precious\n"
+    assert not (run.repo / "dir/g").exists()
+
+
+@pytest.mark.parametrize("code", ["0", "1"])
+def test_a_tracked_link_that_becomes_a_folder_is_never_followed(bare_host: Host, code: str) -> None:
+    host = bare_host
+    outside = host.base / "outside"
+    outside.mkdir()
+    (outside / "x").write_text("elsewhere\n")
+    host.make_repo()
+    (host.repo / "d").symlink_to(outside)
+    host.git("add", "d")
+    host.git("commit", "-qm", "link")
+    host.init().expect("READY")
+
+    def work(workspace: Path) -> None:
+        (workspace / "d").unlink()
+        (workspace / "d").mkdir()
+        (workspace / "d/x").write_text("unit\n")
+
+    assert host.pending("U1", work)["changed_paths"] == ["d", "d/x"]
+    before = host.fingerprint()
+    reply = host.integrate("U1", ["sh", "-c", f"grep -q unit d/x && exit {code}"])
+    assert (outside / "x").read_text() == "elsewhere\n"
+    if code == "1":
+        reply.expect("BLOCKED")
+        assert host.fingerprint() == before
+    else:
+        reply.expect("UNIT_COMMITTED")
+        assert (host.repo / "d/x").read_text() == "unit\n"
+
+
+@pytest.mark.parametrize("bit", ["assume-unchanged", "skip-worktree"])
+@pytest.mark.parametrize("edited", [True, False])
+def test_edits_hidden_behind_an_index_bit_are_never_wiped(run: Host, bit: str, edited: bool) -> None:
+    run.pending("U1", {"f": "unit\n"})
+    run.git("update-index", f"--{bit}", "f")
+    if edited:
+        (run.repo / "f").write_text("hidden edit\n")
+    assert run.git("status", "--porcelain") == ""
+    before = run.fingerprint()
+    reply = run.integrate().expect("BLOCKED")
+    assert reply.body["paths"] == ["f"]
+    assert f"no-{bit}" in reply.body["remedy"]
+    assert run.fingerprint() == before
+
+
+@pytest.mark.parametrize("bit", ["assume-unchanged", "skip-worktree"])
+def test_hidden_edits_on_paths_that_the_unit_leaves_alone_stay_hidden_and_whole(run: Host, bit: str) -> None:
+    run.pending("U1", {"new": "unit\n"})
+    run.git("update-index", f"--{bit}", "f")
+    (run.repo / "f").write_text("hidden edit\n")
+    before = run.fingerprint()
+    run.integrate("U1", ["false"]).expect("BLOCKED")
+    assert run.fingerprint() == before
+    run.integrate().expect("UNIT_COMMITTED")
+    assert (run.repo / "f").read_text() == "hidden edit\n"
+    assert run.git("show", "HEAD:f") == "one"
+    assert run.git("ls-files", "-v", "f")[0] == ("h" if bit == "assume-unchanged" else "S")
