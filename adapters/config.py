@@ -69,9 +69,11 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file."""
+    """The whole file; `task_show` checks `models` and `fleet`."""
 
     commands: dict[str, Command] = {}
+    models: dict[str, object] = {}
+    fleet: dict[str, object] = {}
 
     def command(self, model: str) -> tuple[str, Command] | str:
         """The command that the model token names and its name, or a sentence that says why there is none."""
@@ -100,7 +102,7 @@ def load_config(path: Path, outside: Path | None = None) -> Config:
     `outside` is a directory that must not contain it. Raises `ConfigError` naming the key, what was expected
     and the nearest known name.
     """
-    data = _read_trusted(path, outside)
+    data = read_trusted(path, outside)
     if data is None:
         return Config()
     import tomllib
@@ -149,7 +151,7 @@ def _nearest(name: str, known: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)), None)
 
 
-def _read_trusted(path: Path, outside: Path | None) -> bytes | None:
+def read_trusted(path: Path, outside: Path | None) -> bytes | None:
     try:
         data, status = read_regular(path, MAX_CONFIG_BYTES, follow=True)
     except (FileNotFoundError, NotADirectoryError):

@@ -90,6 +90,7 @@ class ImplementationResult(msgspec.Struct, frozen=True, kw_only=True):
     `cli-sandbox`, `landlock`, `bubblewrap` or `cooperative` (nothing but its good will); null when nothing
     ran. `failure_detail` refines class `other` (for example `cli_incompatible`, `empty_output`),
     `failure_evidence` is the line that decided. `retry_after_seconds` is capped and null when unknown.
+    `resume_arguments` would make the CLI go on with `session_id`; they are recorded and never used here.
     `survivors` counts processes that were still alive when the CLI had exited and that were then ended.
     `changed_files_total` is the number reported when `changed_files` was cut to the first 1000.
     """
@@ -115,6 +116,7 @@ class ImplementationResult(msgspec.Struct, frozen=True, kw_only=True):
     raw_log: str
     usage: Usage | None = None
     session_id: str | None = None
+    resume_arguments: tuple[str, ...] = ()
     cli_version: str | None = None
     failure_class: FailureClass | None = None
     failure_detail: str | None = None

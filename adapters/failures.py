@@ -136,6 +136,7 @@ RULES: tuple[Rule, ...] = (
 """
 
 _KINDS: dict[str, FailureClass] = {
+    # What the events of a route name, in the CLIs' own words or in ours.
     "billing_error": "out_of_credits",
     "insufficient_quota": "out_of_credits",
     "usage_limit_reached": "out_of_credits",
@@ -153,7 +154,17 @@ _KINDS: dict[str, FailureClass] = {
     "overloaded_error": "overloaded",
     "server_error": "overloaded",
     "api_error": "overloaded",
+    "overflow": "context_length",
 }
+_KIND_DETAILS = {
+    "usage_limit_reached": "usage_cap",
+    "max_output_tokens": "max_output_tokens",
+    "permission_rejected": "permission_rejected",
+    "max_turns": "max_turns",
+    "refusal": "refusal",
+}
+# In these a CLI may say when to come back; `retry_at` of an earlier event belongs to no other class.
+_WAITING: frozenset[FailureClass] = frozenset({"out_of_credits", "rate_limited", "overloaded"})
 
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 # For example `Error: …`, `error[E1]: …`, `codex: error: …`, `API Error: …` and `2026-01-02T03:04:05Z ERROR a::b: …`.

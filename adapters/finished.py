@@ -15,8 +15,9 @@ HUNG = "still running after its final event"
 class Finished(msgspec.Struct, frozen=True):
     """A run that was not interrupted.
 
-    `stdout` is kept only where the answer is looked for in it. `text_lines` are the latest lines of both
-    streams that are no events. `over_cap`: more output came than is allowed.
+    `stdout` is kept only where the answer is looked for in it; where the events tell what the worker said
+    (`words`), it holds the lines that are no events. `text_lines` are the latest lines of both streams that are no
+    events. `over_cap`: more output came than is allowed.
     """
 
     outcome: Outcome
@@ -25,6 +26,7 @@ class Finished(msgspec.Struct, frozen=True):
     raw_result: bytes
     text_lines: tuple[str, ...]
     over_cap: bool
+    words: str = ""
 
     @property
     def exit_code(self) -> int:
@@ -36,9 +38,15 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What goes into every receipt as far as it is known: measured or null."""
+    """What goes into every receipt as far as it is known: measured or null.
+
+    `model_label` is the display name that the CLI lists for the requested model, `resume` what its command line
+    has before a session id.
+    """
 
     seen: Observed = Observed()
+    model_label: str | None = None
+    resume: tuple[str, ...] = ()
     confinement: str | None = None
     cli_version: str | None = None
     survivors: int | None = None

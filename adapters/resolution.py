@@ -181,7 +181,7 @@ def _model(
             return found[0], "config", found[1]
         return ROUTES[backend].default_model, "built-in", f"the default model of route {backend}"
     # A backend without a model above `deep` serves `frontier` with its deepest, also where that was configured.
-    for step in (tier, *(["deep"] if tier == "frontier" else [])):
+    for step in (tier, "deep"):
         found = models.cell(stance, backend, step)
         if found is not None:
             return found[0], "config", found[1]

@@ -48,7 +48,7 @@ _KEY_BODY = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{40,}={0,2}")
 _KEY_BODY_WITHIN = 6
 
 _URL_PASSWORD = re.compile(r"\b[a-z][a-z0-9+.-]{1,20}://[^\s/:@'\"<>]{0,100}:([^\s/:@'\"<>]{3,200})@[\w.-]")
-_AUTHORIZATION = re.compile(r"\b(?:Bearer|Basic|Token)\s{1,4}([A-Za-z0-9._~+/=-]{20,4096})", re.IGNORECASE)
+_AUTHORIZATION = re.compile(r"(?<![\w-])(?:Bearer|Basic|Token)\s{1,4}([A-Za-z0-9._~+/=-]{20,4096})", re.IGNORECASE)
 _NAME = (
     r"(?:pass(?:word|wd|phrase)|passwd|pwd|secret|(?:secret|api|access|private|auth|signing|encryption)[_-]?key"
     r"|token|client[_-]?secret|credentials?)"
@@ -58,13 +58,13 @@ _ASSIGNMENT = re.compile(
     r"(?:\"([^\"\n]{1,512})\"|'([^'\n]{1,512})'|([^\s'\"`,;)}\]]{1,512}))",
     re.IGNORECASE,
 )
-_FLAG = re.compile(rf"--([a-z-]{{0,30}}?{_NAME})[= ]([^\s'\"`]{{8,512}})", re.IGNORECASE)
+_FLAG = re.compile(rf"(?<![\w-])--([a-z-]{{0,30}}?{_NAME}) ([^\s'\"`]{{8,512}})", re.IGNORECASE)
 _LONGER_NAME = re.compile(r"[A-Za-z0-9_-]{0,40}\Z")
 # A token of these is a place in a list or a lock, not a credential.
 _NO_CREDENTIAL = re.compile(r"(?:lock|csrf|page|next|continuation|sync|idempotency|cancellation)[_-]?token\Z", re.I)
 _PLACEHOLDER = re.compile(
-    r"\A\$|\$\{|\{\{|<[^<>]*>|%\(|\*{3}|…|\.{3}|example|placeholder|change[_-]?me|dummy|fake|sample|redacted"
-    r"|your[_-]|todo|xxx|environ|getenv|[a-z_]\(",
+    r"\A\$|\$\{|\{\{|<[^<>]*>|%\(|\*{3}|…|\.{3}|example|placeholder|change[_-]?me|redacted|your[_-]|x{4}"
+    r"|environ|getenv|[a-z_]\(|(?<![a-z0-9])(?:dummy|fake|sample|todo)(?![a-z0-9])",
     re.IGNORECASE,
 )
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)

@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adapters.config import _read_trusted as read_trusted
-from adapters.config import config_path
+from adapters.config import config_path, read_trusted
 from adapters.errors import EXIT_DONE, EXIT_REFUSED, AdapterError, ConfigError, UsageError
 from adapters.files import read_regular
 from adapters.fleet import Decision, FleetConfig, decide, parse_fleet_config

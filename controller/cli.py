@@ -1,60 +1,17 @@
-"""`unit-workspace`: one function a command; each prints a status word and one JSON object, nothing else."""
+"""`unit-workspace`: one function a command; each prints a status word and one JSON object, nothing else.
+
+The protocol's commands; `cli_people` has those for people and upkeep.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import click
 
-from controller.frame import PrefixCommand, answer
-
-run_id = click.option("--run-id", required=True)
-unit_id = click.option("--unit-id", required=True)
-attempt_id = click.option("--attempt-id", required=True)
-job_id = click.option("--job-id", required=True)
-token = click.option("--lock-token", required=True)
-wait = click.option(
-    "--wait-lock",
-    "wait",
-    type=click.FloatRange(0, 60),
-    default=10,
-    show_default=True,
-    help="Seconds to wait for another command that works on the run.",
-)
-queue = click.option(
-    "--wait-lock",
-    type=click.FloatRange(0, 60),
-    default=0,
-    show_default=True,
-    help="Seconds to queue for the integration lock of the branch.",
-)
-timeout = click.option(
-    "--verification-timeout",
-    "timeout",
-    type=click.IntRange(1, 7 * 24 * 3600),
-    default=3600,
-    show_default=True,
-    help="Seconds after which the verification and every process of it is ended.",
-)
-argv = click.argument("argv", nargs=-1, type=click.UNPROCESSED)
-
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(package_name="unit-workspace")
-def cli() -> None:
-    """Hands bounded units of coding work to external agent CLIs without losing a byte of your own work."""
-
-
-def command(name: str, *options: Callable[[Any], Any]) -> Callable[[Callable[..., None]], click.Command]:
-    """A command with its options in reading order."""
-
-    def decorate(function: Callable[..., None]) -> click.Command:
-        for option in reversed(options):
-            function = option(function)
-        return cli.command(name, cls=PrefixCommand)(function)
-
-    return decorate
+import controller.cli_people  # noqa: F401 - registers its commands
+from controller.frame import answer
+from controller.options import argv, attempt_id, cli, command, job_id, queue, run_id, timeout, token, unit_id, wait
 
 
 @command(
@@ -325,108 +282,12 @@ def status(unit_id: str | None, **arguments: Any) -> None:
     answer(lambda: run(unit_id=unit_id, **arguments), unit_id)
 
 
-@command("runs")
-def runs() -> None:
-    """Every run under the runs root."""
-    from controller.commands.inspect import runs as run
-
-    answer(run)
-
-
 @command("resume", click.option("--run-id"), click.option("--repo"), click.option("--plan-digest"), wait)
 def resume(**arguments: Any) -> None:
     """After any crash: bring the run to a state with a legal next step."""
     from controller.commands.resume import resume as run
 
     answer(run, **arguments)
-
-
-@command("doctor", click.option("--fix", is_flag=True, help="Mend what is provably ours."))
-def doctor(**arguments: Any) -> None:
-    """Check runs, locks, worktrees, refs and processes; say what each finding means."""
-    from controller.commands.doctor import doctor as run
-
-    answer(run, **arguments)
-
-
-@command("explain", click.argument("text"))
-def explain(**arguments: Any) -> None:
-    """What a word, a state or the text of a refusal means, and what to do."""
-    from controller.commands.explain import explain as run
-
-    answer(run, **arguments)
-
-
-@command(
-    "gc",
-    click.option("--older-than-days", type=click.FloatRange(0), default=30, show_default=True),
-    click.option("--yes", is_flag=True, help="Remove them; without it, only say what would go."),
-)
-def gc(**arguments: Any) -> None:
-    """Remove finished runs that are old enough."""
-    from controller.commands.gc import gc as run
-
-    answer(run, **arguments)
-
-
-@command("install-scripts", click.argument("directory", type=click.Path()), click.option("--force", is_flag=True))
-def install_scripts(directory: str, force: bool) -> None:
-    """Write the three drop-in entry points into the scripts folder of a ce-work skill."""
-    import sys
-    from pathlib import Path
-
-    from controller.answer import Answer
-    from controller.install_scripts import install
-
-    def run() -> Answer:
-        written = install(Path(directory), interpreter=sys.executable, force=force)
-        return Answer("INSTALLED", {"scripts": [str(path) for path in written], "interpreter": sys.executable})
-
-    answer(run)
-
-
-@cli.group("journal")
-def journal() -> None:
-    """Verify, show or export a run's journal."""
-
-
-@journal.command("verify", cls=PrefixCommand)
-@run_id
-def journal_verify(run_id: str) -> None:
-    """Check every record's shape, hash, chain and order."""
-    from controller.answer import Answer
-    from controller.commands.journal import verify
-    from controller.run_root import JOURNAL, find_run
-
-    answer(lambda: Answer("JOURNAL_OK", verify(find_run(run_id) / JOURNAL)))
-
-
-@journal.command("export", cls=PrefixCommand)
-@run_id
-def journal_export(run_id: str) -> None:
-    """The records as one JSON array."""
-    from controller.commands.journal import export
-    from controller.frame import stream
-    from controller.run_root import JOURNAL, find_run
-
-    stream(lambda: export(find_run(run_id) / JOURNAL))
-
-
-@journal.command("show", cls=PrefixCommand)
-@run_id
-def journal_show(run_id: str) -> None:
-    """The run's story, for people."""
-    from controller.commands.journal import show
-    from controller.frame import stream
-    from controller.run_root import JOURNAL, find_run
-
-    def run() -> list[bytes]:
-        from rich.console import Console
-
-        show(find_run(run_id) / JOURNAL, Console())
-        return []
-
-    stream(run)
 
 
 def main() -> None:

@@ -102,6 +102,7 @@ def _unit(run: OpenRun, unit: Unit) -> list[Argv]:
         "restoring": _restoring,
         "preserved": _preserved,
         "cleaned": _cleaned,
+        "native-completed": _native,
     }
     step = steps.get(unit.state)
     return [] if step is None else step(run, unit)
@@ -238,6 +239,16 @@ def _preserved(run: OpenRun, unit: Unit) -> list[Argv]:
             _do(run, "resume"),
         ]
     return [_integrate(run, unit), _abandon(run, unit), _claim(run, unit)]
+
+
+def _native(run: OpenRun, unit: Unit) -> list[Argv]:
+    """The worker's workspace, transport and job are still there: nothing else ever takes them away."""
+    lock = run.state.lock
+    if lock is not None and lock.unit_id == unit.unit_id:
+        return [_marked(run, unit, "integration-release"), _do(run, "resume")]
+    if unit.cleanup is None:
+        return [_abandon(run, unit)]
+    return [] if unit.cleanup["artifact_cleanup"]["complete"] else [_do(run, "resume")]
 
 
 def _cleaned(run: OpenRun, unit: Unit) -> list[Argv]:

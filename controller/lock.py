@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,16 +59,20 @@ def held(path: Path, *, wait: float, what: str) -> Iterator[int]:
 
 
 def _holder(path: Path) -> str | None:
-    """Who holds an flock, from /proc/locks; only to explain, never to decide."""
+    """Who has a lock file open, from /proc; only to explain, never to decide.
+
+    /proc/locks names only who took the lock, which a killed controller's git child goes on to hold.
+    """
+    mine = str(os.getpid())
     try:
-        inode = os.stat(path).st_ino
-        for line in Path("/proc/locks").read_text().splitlines():
-            fields = line.split()
-            if len(fields) > 5 and fields[1] == "FLOCK" and fields[5].rsplit(":", 1)[-1] == str(inode):
-                argv = Path(f"/proc/{fields[4]}/cmdline").read_bytes().split(b"\0")
-                words = " ".join(os.fsdecode(word) for word in argv if word)[:200]
-                return f"pid {fields[4]}: {words}"
-    except (OSError, ValueError):
+        wanted = os.stat(path)
+        for pid in sorted(name for name in os.listdir("/proc") if name.isdecimal() and name != mine):
+            with suppress(OSError):
+                for fd in os.listdir(f"/proc/{pid}/fd"):
+                    if os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), wanted):
+                        argv = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                        return f"pid {pid}: " + " ".join(os.fsdecode(word) for word in argv if word)[:200]
+    except OSError:
         return None
     return None
 

@@ -30,7 +30,9 @@ def adapter() -> str:
 def runner() -> list[str]:
     """The runner's command."""
     folder = scripts()
-    return [sys.executable, str(folder / "peer-job-runner.py")] if folder is not None else [_installed("peer-job-runner")]
+    return (
+        [sys.executable, str(folder / "peer-job-runner.py")] if folder is not None else [_installed("peer-job-runner")]
+    )
 
 
 def controller() -> list[str]:

@@ -7,12 +7,11 @@ root lies, hence the two exclusions. `--ask-for-approval` is not accepted by `ex
 from __future__ import annotations
 
 import os
-import re
 
 from msgspec.structs import replace
 
 from adapters.contract import Usage
-from adapters.events import ErrorInfo, Event, Observed, count_at, text_at
+from adapters.events import ErrorInfo, Event, Observed, count_at, text_at, uuid_at
 from adapters.routes import Adapter, Call, Context
 
 _PINNED = (
@@ -29,7 +28,6 @@ _PINNED = (
     "sandbox_workspace_write.exclude_tmpdir_env_var=true",
 )
 _APPLICATIONS = ("ChatGPT.app/Contents/Resources", "Codex.app/Contents/Resources")
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 _NOTE = """\
 Your commands run in a sandbox: writes outside the workspace and network access fail with EPERM or "Operation not
@@ -60,6 +58,7 @@ def adapter(context: Context) -> Adapter:
         observe=observe,
         confinement="cli-sandbox",
         version=("--version",),
+        help=("exec", "--help"),
     )
 
 
@@ -72,8 +71,7 @@ def observe(seen: Observed, event: Event) -> Observed:
     """
     match event.get("type"):
         case "thread.started":
-            thread = text_at(event, "thread_id")
-            return replace(seen, session_id=thread) if thread and _UUID.fullmatch(thread) else seen
+            return replace(seen, session_id=uuid_at(event, "thread_id") or seen.session_id)
         case "turn.started":
             return replace(seen, ended=False)
         case "item.completed":
@@ -83,10 +81,9 @@ def observe(seen: Observed, event: Event) -> Observed:
         case "turn.completed":
             return replace(seen, verdict="completed", ended=True, usage=_usage(event))
         case "turn.failed":
-            failed = replace(seen, verdict="failed", ended=True)
-            return failed.with_error(ErrorInfo(text_at(event, "error", "message") or "turn failed"))
+            return seen.failed(ErrorInfo(text_at(event, "error", "message") or "turn failed"), ended=True)
         case "error":
-            return replace(seen, verdict="failed").with_error(ErrorInfo(text_at(event, "message") or "error"))
+            return seen.failed(ErrorInfo(text_at(event, "message") or "error"))
         case _:
             return seen
 

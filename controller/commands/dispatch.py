@@ -71,6 +71,14 @@ def authorize_dispatch(
         unit = _attempt(run, unit_id, attempt_id)
         machine.require("authorize-dispatch", unit_id, unit.state)
         _require_unbound(unit, job_id)
+        if unit.attempt.fallback.claimed is not None:
+            raise Refused(
+                "native fallback already owns implementation",
+                detail={"unit_id": unit_id},
+                expected="no fallback claim",
+                found="a claim",
+                remedy="complete-fallback; this job may not begin any more",
+            )
         run.observe()
         jobs.require_contract(run, unit, job_id)
         _require_request(run, unit, authorization, authorization_digest, workspace, packet, packet_digest, result_dir)

@@ -34,16 +34,16 @@ class Running:
         self._lane = lane
         self._out = out
         self._err = err
-        self._fd = -1
+        self.fd = -1
         with suppress(ProcessLookupError):  # it may have ended already
-            self._fd = os.pidfd_open(pid)
+            self.fd = os.pidfd_open(pid)
 
     def kill(self, *, tree: bool) -> None:
         """SIGKILL to the controller, or to it and everything below it; wait until nothing of it writes any more."""
-        below = descendants(self.pid) if self._fd >= 0 else []
+        below = descendants(self.pid) if self.fd >= 0 else []
         with suppress(ProcessLookupError):
-            if self._fd >= 0:
-                signal.pidfd_send_signal(self._fd, signal.SIGKILL)
+            if self.fd >= 0:
+                signal.pidfd_send_signal(self.fd, signal.SIGKILL)
         if tree:
             for identity in below:
                 with suppress(ProcessLookupError):
@@ -56,9 +56,9 @@ class Running:
     def wait(self) -> int:
         """The raw wait status."""
         status = self._lane.status()
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
         return status
 
     def reply(self) -> Reply:

@@ -8,6 +8,7 @@ and takes the model to the state after it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 FAILED = ("failed", "timeout", "died-without-result")
@@ -246,9 +247,7 @@ class Model:
             return
         need(not unit.claimed, "a native fallback owns the unit")
         need(unit.process == "done", "the job is not done")
-        if unit.result == "oversize":
-            raise Refused("the result cannot be trusted")
-        if unit.result in ("none", "bad-json", "wrong-route"):
+        if unit.result in ("none", "bad-json", "wrong-route", "oversize"):
             unit.failure = True
             raise Refused("the result is not valid")
         unit.state = "authored"
@@ -347,7 +346,7 @@ class Model:
             unit.cleaned, unit.abandoned = True, False
             return
         if command.check == "moves-head":
-            unit.state, unit.picked, unit.driver, self.lock = "integrated", True, "integrate", unit.name
+            unit.state, unit.picked, unit.driver, self.lock = "integrated", False, "integrate", unit.name
             raise Refused("the verification moved HEAD")
         unit.state, unit.picked, unit.made, self.lock = "preserved", False, None, None
         self.restored.add(unit.name)
@@ -385,7 +384,7 @@ class Model:
             unit.withdrawn = True
         elif unit.transport is None:
             need(unit.ended in (unit.process, "never-started"), "the job's files say something newer")
-            hopeless = unit.failure or unit.blocked_result or unit.result == "oversize"
+            hopeless = unit.failure or unit.blocked_result
             need(unit.process != "done" or hopeless, "the output is not reconciled")
         unit.cleaned, unit.abandoned = True, True
         if unit.state != "native-completed":
@@ -407,7 +406,7 @@ class Model:
         else:
             need(unit.process != "running", "the worker runs")
             if unit.process == "done":
-                need(unit.failure and not unit.cleaned, "the output is not reconciled")
+                need(unit.failure and not (unit.cleaned and unit.result != "none"), "the output is not reconciled")
             need(unit.process == "done" or unit.job is not None, "never dispatched")
             self._head_allowed(unit)
             self._clean()
@@ -475,11 +474,8 @@ class Model:
     def _resume_output(self, unit: Unit) -> None:
         if unit.claimed:
             return
-        try:
+        with suppress(Refused):  # recorded, with a way out of its own
             self._terminalize(unit)
-        except Refused as error:
-            if "trusted" in str(error):
-                raise
 
     def _resume_pending(self, unit: Unit) -> None:
         if unit.pre is None:

@@ -261,9 +261,16 @@ def begin(base: Path) -> Desk:
     return desk
 
 
-def begin_run(base: Path) -> Desk:
-    """A host with run `r1`."""
+def begin_run(base: Path, *, attributes: str = "", config: dict[str, str] | None = None) -> Desk:
+    """A host with run `r1`, in a repository with these attributes, this configuration and a file `old.txt` if any."""
     desk = begin(base)
+    for key, value in (config or {}).items():
+        desk.git("config", key, value)
+    if attributes or config:
+        (desk.repo / ".gitattributes").write_text(attributes)
+        (desk.repo / "old.txt").touch()
+        desk.git("add", "-A")
+        desk.git("commit", "-qm", "attributes")
     desk.init().expect("READY")
     return desk
 

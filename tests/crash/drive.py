@@ -144,6 +144,7 @@ def _authoring(scene: Scene, name: str, unit: dict[str, Any]) -> str:
             reply = scene.authorize(request, attempt["job_id"])
             if reply.word != "AUTHORIZED":
                 raise DeadEnd(f"authorize-dispatch: {reply!r}")
+        scene.shield("workspace")
         scene.unit_work(name)(Path(request["workspace"]))
         scene.write_result(request)
         scene.end_job(attempt["job_id"], "done")

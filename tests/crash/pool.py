@@ -34,6 +34,17 @@ def run(
             future.result()
 
 
+_workers: list[subprocess.Popen[bytes]] = []
+
+
+def stop() -> None:
+    """End every worker, and with it everything below it."""
+    for worker in _workers:
+        worker.terminate()
+    for worker in _workers:
+        worker.wait(20)
+
+
 def _work(
     queue: SimpleQueue[Task], base: Path, on_result: Callable[[Result], None], on_done: Callable[[Done], None]
 ) -> None:
@@ -44,6 +55,7 @@ def _work(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
+    _workers.append(worker)
     assert worker.stdin is not None and worker.stdout is not None
     try:
         while True:

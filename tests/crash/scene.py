@@ -87,9 +87,10 @@ class Scene(Host):
         del cwd
         return Reply(self.watched(self.controller(*args), env=env))
 
-    def shield(self) -> None:
-        """The result folders of the start state may go now; nothing looks at their identity any more."""
-        self.room.shield(*self.run_dir().glob("units/*/result"))
+    def shield(self, *names: str) -> None:
+        """These folders of the units may change or go now; nothing looks at their identity any more."""
+        for name in names or ("result", "workspace"):
+            self.room.shield(*self.run_dir().glob(f"units/*/{name}"))
 
     # --- the user ---------------------------------------------------------------------------------------------------
 

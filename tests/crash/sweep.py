@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
+import signal
 import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
+from types import FrameType
 
 from tests.crash import plans, syscalls
 from tests.crash.points import Result
-from tests.crash.pool import run
+from tests.crash.pool import run, stop
 from tests.crash.scenarios import SCENARIOS
 from tests.crash.worker import Done, Task
 
@@ -42,8 +45,20 @@ def main() -> int:
     table = Table(options.verbose)
     started = time.monotonic()
     memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None, prefix="crash-sweep-") as base:
+    base = tempfile.mkdtemp(dir=memory if os.access(memory, os.W_OK) else None, prefix="crash-sweep-")
+
+    def give_up(_signum: int, _frame: FrameType | None) -> None:
+        stop()
+        shutil.rmtree(base, ignore_errors=True)
+        table.print(time.monotonic() - started)
+        os._exit(143)
+
+    signal.signal(signal.SIGTERM, give_up)
+    signal.signal(signal.SIGINT, give_up)
+    try:
         run(tasks, options.jobs, Path(base), table.result, table.done)
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
     return table.print(time.monotonic() - started)
 
 
@@ -71,7 +86,7 @@ class Table:
             if result.problems or self._verbose:
                 print(f"{result.scenario} {result.plan} [{result.struck}] {result.answer}", flush=True)
             for problem in result.problems:
-                print(f"    {problem}", flush=True)
+                print(f"    {problem if self._verbose else problem[:400]}", flush=True)
 
     def done(self, done: Done) -> None:
         """One scenario is through."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 import msgspec
 
@@ -37,6 +39,13 @@ class Done(msgspec.Struct, frozen=True):
 def serve(base: Path) -> None:
     """Do tasks until standard input ends."""
     keeper = Keeper()
+    try:
+        _serve(base, keeper)
+    finally:
+        keeper.kill_everything()
+
+
+def _serve(base: Path, keeper: Keeper) -> None:
     out = sys.stdout.buffer
     for number, line in enumerate(sys.stdin.buffer):
         task = msgspec.json.decode(line, type=Task)
@@ -94,7 +103,12 @@ def _sample(bench: Bench, task: Task, size: int) -> Iterator[Result]:
             most[series] = plan.count
 
 
+def _end(_signum: int, _frame: FrameType | None) -> None:
+    raise SystemExit(143)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _end)
     home = Path(tempfile.mkdtemp(prefix="crash-", dir=sys.argv[1] if len(sys.argv) > 1 else None))
     try:
         serve(home)

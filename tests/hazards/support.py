@@ -20,10 +20,28 @@ from tests.host import ROOT, Host, Reply
 MARK = "HAZARD_TEST_MARK"
 PATIENCE = 30.0
 HOOKS = (
-    "applypatch-msg commit-msg fsmonitor-watchman post-applypatch post-checkout post-commit post-index-change "
-    "post-merge post-rewrite pre-applypatch pre-auto-gc pre-commit pre-merge-commit pre-push pre-rebase "
-    "prepare-commit-msg proc-receive push-to-checkout reference-transaction sendemail-validate update"
-).split()
+    "applypatch-msg",
+    "commit-msg",
+    "fsmonitor-watchman",
+    "post-applypatch",
+    "post-checkout",
+    "post-commit",
+    "post-index-change",
+    "post-merge",
+    "post-rewrite",
+    "pre-applypatch",
+    "pre-auto-gc",
+    "pre-commit",
+    "pre-merge-commit",
+    "pre-push",
+    "pre-rebase",
+    "prepare-commit-msg",
+    "proc-receive",
+    "push-to-checkout",
+    "reference-transaction",
+    "sendemail-validate",
+    "update",
+)
 
 
 def until(true: Callable[[], Any], what: str) -> Any:
@@ -149,7 +167,7 @@ def worktrees(host: Host) -> list[str]:
 def ids(host: Host, *refs: str) -> dict[str, str]:
     """Ref to object id."""
     out = host.git("for-each-ref", "--format=%(refname) %(objectname)", *refs)
-    return dict(line.split(" ") for line in out.splitlines())  # type: ignore[misc]
+    return dict(line.split(" ", 1) for line in out.splitlines())
 
 
 @contextmanager

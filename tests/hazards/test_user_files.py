@@ -52,7 +52,7 @@ def _rename(workspace: Path) -> None:
     (workspace / "dir/g").rename(workspace / "moved/g")
 
 
-WAYS = {
+WAYS: dict[str, tuple[dict[str, str] | Callable[[Path], None], Callable[[Path, Path], None], str]] = {
     "a file on an added path": ({"n": "unit\n"}, _file("n"), "n"),
     "a file where a folder must go": ({"d/n": "unit\n"}, _file("d"), "d"),
     "a folder where a file must go": ({"n": "unit\n"}, _file("n/deep/keep"), "n/deep/keep"),
@@ -82,7 +82,7 @@ def test_an_ignored_file_is_never_overwritten_by_a_unit(run: Host, way: str) -> 
     assert [p.read_text() for p in outside.iterdir()] == ["elsewhere\n"]
     kept = run.base / "kept"
     (run.repo / named).rename(kept)
-    if named.count("/") and not work == _retype_dir:
+    if named.count("/") and work is not _retype_dir:
         shutil.rmtree(run.repo / named.split("/")[0])
     run.integrate().expect("UNIT_COMMITTED")
     assert kept.is_symlink() or kept.read_text() == "precious\n"

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,16 @@ def until(true: Callable[[], Any], what: str) -> Any:
             return value
         assert time.monotonic() < deadline, f"still not: {what}"
         time.sleep(0.01)
+
+
+@contextmanager
+def running(argv: Sequence[str | Path], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A process for the length of a block, killed at its end however that comes."""
+    with subprocess.Popen(argv, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def gone(identity: ProcessIdentity) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runner.support import Cli
+from tests.runner.support import Cli, running
 
 START = ("start", "--skill", "s", "--run-id", "r")
 
@@ -101,7 +101,7 @@ def test_a_disk_that_takes_no_record_starts_no_worker(cli: Cli, tmp_path: Path) 
 
 def test_a_reader_that_goes_away_is_no_traceback(cli: Cli) -> None:
     argv = [sys.executable, "-m", "runner.cli", "run", "--timeout", "20", "--", "yes"]
-    with subprocess.Popen(argv, env=cli.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with running(argv, env=cli.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         os.read(process.stdout.fileno(), 10)

@@ -25,14 +25,13 @@ from runner.process import (
     signal_identity,
     wait_gone,
 )
-from tests.runner.support import until
+from tests.runner.support import running, until
 
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(["sleep", "60"]) as process:
+    with running(["sleep", "60"]) as process:
         yield process
-        process.kill()
 
 
 def known(pid: int) -> ProcessIdentity:
@@ -74,7 +73,7 @@ def test_a_process_whose_first_thread_ended_is_alive_while_others_run() -> None:
         "threading.Thread(target=time.sleep, args=(60,)).start()\n"
         "ctypes.CDLL(None).pthread_exit(None)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", script]) as process:
+    with running([sys.executable, "-c", script]) as process:
         stat = Path(f"/proc/{process.pid}/stat")
         until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z", "leading thread ended")
         identity = known(process.pid)
@@ -86,10 +85,9 @@ def test_a_process_whose_first_thread_ended_is_alive_while_others_run() -> None:
 def test_a_command_name_made_of_parentheses_and_blanks_cannot_forge_an_identity(tmp_path: Path) -> None:
     forged = tmp_path / "x) Z 1 (y"
     shutil.copy(shutil.which("sleep") or "/bin/sleep", forged)
-    with subprocess.Popen([forged, "60"]) as process:
+    with running([forged, "60"]) as process:
         until(lambda: Path(f"/proc/{process.pid}/comm").read_text().startswith("x)"), "executed")
         assert known(process.pid) in descendants(os.getpid())
-        process.kill()
 
 
 def test_no_process_is_identified_from_a_number_that_is_none() -> None:
@@ -100,20 +98,18 @@ def test_no_process_is_identified_from_a_number_that_is_none() -> None:
 def test_a_mark_is_matched_whole() -> None:
     name = f"MARK_{os.getpid()}"
     with (
-        subprocess.Popen(["sleep", "60"], env={name: "value"}) as one,
-        subprocess.Popen(["sleep", "60"], env={name: "value2"}) as two,
-        subprocess.Popen(["sleep", "60"], env={f"X{name}": "value", "OTHER": f"{name}=value"}) as three,
+        running(["sleep", "60"], env={name: "value"}) as one,
+        running(["sleep", "60"], env={name: "value2"}) as two,
+        running(["sleep", "60"], env={f"X{name}": "value", "OTHER": f"{name}=value"}),
     ):
         until(lambda: len(marked(name, "value") + marked(name, "value2")) == 2, "both executed")
         assert [identity.pid for identity in marked(name, "value")] == [one.pid]
-        for process in (one, two, three):
-            process.kill()
 
 
 def test_a_tree_that_grows_while_it_is_ended_is_ended_whole(mark: str) -> None:
     script = "while :; do sleep 60 & sleep 0.01; done"
     env = {**os.environ, "RUNNER_TEST_MARK": mark}
-    with subprocess.Popen(["sh", "-c", f"trap '({script}) & exit' TERM; {script}"], env=env) as process:
+    with running(["sh", "-c", f"trap '({script}) & exit' TERM; {script}"], env=env) as process:
         until(lambda: len(marked("RUNNER_TEST_MARK", mark)) > 5, "a growing tree")
         ended = kill_all(lambda: marked("RUNNER_TEST_MARK", mark), 0.3)
         assert process.pid in [identity.pid for identity in ended]
@@ -124,7 +120,7 @@ def test_a_tree_that_grows_while_it_is_ended_is_ended_whole(mark: str) -> None:
 def test_a_process_that_ignores_sigterm_gets_its_grace_then_ends(mark: str) -> None:
     env = {**os.environ, "RUNNER_TEST_MARK": mark}
     script = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
-    with subprocess.Popen(["sh", "-c", script], env=env, stdout=subprocess.PIPE) as process:
+    with running(["sh", "-c", script], env=env, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         before = time.monotonic()

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 from runner.process import boot_id, identify
-from tests.runner.support import SLEEP, STUBBORN, Cli, gone, until, write_job
+from tests.runner.support import SLEEP, STUBBORN, Cli, gone, running, until, write_job
 
 TREE = f"setsid sh -c '{SLEEP}' & (setsid sh -c 'sleep 60; :' &) ; {SLEEP}"
 
@@ -84,7 +83,7 @@ def test_a_result_over_the_cap_is_no_result(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_recycled_pid_is_never_signalled(cli: Cli, tmp_path: Path) -> None:
-    with subprocess.Popen(["sleep", "60"], start_new_session=True) as innocent:
+    with running(["sleep", "60"], start_new_session=True) as innocent:
         identity = identify(innocent.pid)
         assert identity is not None
         former = {"pid": innocent.pid, "start_time": identity.start_time - 1, "boot_id": boot_id()}
@@ -99,12 +98,11 @@ def test_a_recycled_pid_is_never_signalled(cli: Cli, tmp_path: Path) -> None:
             cli.text("reap", str(job))
             assert (job / "status").read_text() == "died-without-result\n"
         assert innocent.poll() is None
-        innocent.kill()
 
 
 def test_a_worker_of_another_runner_is_ended_by_its_mark(cli: Cli, tmp_path: Path, mark: str) -> None:
     env = {"CE_PEER_JOB_ID": f"job-{mark}", "RUNNER_TEST_MARK": mark, "PATH": os.environ["PATH"]}
-    with subprocess.Popen(["sleep", "60"], env=env, start_new_session=True) as worker:
+    with running(["sleep", "60"], env=env, start_new_session=True) as worker:
         pid = {"supervisor_pid": 2**22 + 1, "worker_pid": worker.pid, "supervisor_pgid": 2**22 + 1}
         job = write_job(tmp_path / "job", meta={"job_id": f"job-{mark}"}, pid=pid)
         cli.text("reap", str(job))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runner.support import SLEEP, STUBBORN, Cli, until
+from tests.runner.support import SLEEP, STUBBORN, Cli, running, until
 
 
 def test_output_passes_through_and_the_exit_code_is_the_commands(cli: Cli) -> None:
@@ -40,7 +40,7 @@ def test_nothing_outlives_a_normal_exit(cli: Cli) -> None:
 def test_a_signalled_runner_leaves_nothing(cli: Cli, tmp_path: Path, signum: signal.Signals) -> None:
     script = f"setsid sh -c '{SLEEP}' & : > {tmp_path}/up; {SLEEP}"
     argv = [sys.executable, "-m", "runner.cli", "run", "--timeout", "50", "--", "sh", "-c", script]
-    with subprocess.Popen(argv, env=cli.env, stderr=subprocess.PIPE) as process:
+    with running(argv, env=cli.env, stderr=subprocess.PIPE) as process:
         until((tmp_path / "up").exists, "tree is up")
         process.send_signal(signum)
         stderr = process.communicate(timeout=20)[1]

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from runner.process import ProcessIdentity, marked
-from tests.runner.support import PYTHONPATH, SLEEP, STUBBORN, until
+from tests.runner.support import PYTHONPATH, SLEEP, STUBBORN, running, until
 
 # A child, one in a session of its own, and one that forked twice and dropped its parent.
 TREE = f"setsid sh -c '{SLEEP}' & (setsid sh -c 'sleep 60; :' &) ; : > up; {SLEEP}"
@@ -39,7 +39,7 @@ class Driver:
         program = Path(__file__).with_name("driver.py")
         argv = [sys.executable, str(program), str(self.folder), str(self.lock), script, str(grace)]
         environment = {**os.environ, "PYTHONPATH": PYTHONPATH, "RUNNER_TEST_MARK": self.mark, **env}
-        with subprocess.Popen(argv, env=environment) as process:
+        with running(argv, env=environment) as process:
             yield process
 
     def identities(self) -> list[ProcessIdentity]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 from runner.errors import Usage
 from runner.foreground import Outcome, run_supervised
 from runner.process import ProcessIdentity, marked
-from tests.runner.support import SLEEP, STUBBORN, gone, until
+from tests.runner.support import SLEEP, STUBBORN, gone, running, until
 
 
 class Runner:
@@ -151,7 +153,7 @@ def test_a_stdin_that_could_block_is_refused(run: Runner) -> None:
 def test_the_child_inherits_no_descriptor_no_environment_and_no_ignored_signal(run: Runner) -> None:
     with open(run.folder / "held", "w") as held:
         os.set_inheritable(held.fileno(), True)
-        run.shell("ls /proc/$$/fd; env | cut -d= -f1 | sort; grep -E 'Sig(Ign|Blk)' /proc/$$/status")
+        run.shell("ls /proc/$$/fd; env | cut -d= -f1 | sort; grep -E 'Sig(Ign|Blk)' /proc/self/status")
     words = run.stdout.split()
     assert words[:3] == [b"0", b"1", b"2"]
     assert {b"RUN_MARK", b"RUNNER_TEST_MARK", b"PATH"} <= set(words)
@@ -235,19 +237,26 @@ def test_a_reason_to_stop_ends_the_run_and_is_told(run: Runner) -> None:
 
 
 def test_a_killed_supervisor_takes_nothing_with_it_and_leaves_nothing(run: Runner) -> None:
+    ours = ExitStack()
+    own: list[subprocess.Popen[bytes]] = []
+
     def started(supervisor: ProcessIdentity, child: ProcessIdentity) -> None:
         del child
+        own.append(ours.enter_context(running(["sleep", "60"])))
         threading.Thread(target=kill_later, args=(supervisor,)).start()
 
     def kill_later(supervisor: ProcessIdentity) -> None:
         until((run.folder / "ready").exists, "tree is up")
         os.kill(supervisor.pid, signal.SIGKILL)
 
-    script = "env -i setsid sh -c ': > ready; sleep 60; :' & exec sleep 60"
-    outcome = run.shell(script, on_started=started)
-    assert (outcome.stopped, outcome.signal) == ("supervisor died", signal.SIGTERM)
-    assert len(outcome.survivors) == 2
-    assert all(gone(identity) for identity in outcome.survivors)
+    # Without mark and parent; the sleep before `ready` is for the parent to be gone.
+    script = "(env -i setsid sh -c 'sleep 0.1; : > ready; sleep 60; :' &) ; exec sleep 60"
+    with ours:
+        outcome = run.shell(script, on_started=started)
+        assert (outcome.stopped, outcome.signal) == ("supervisor died", signal.SIGTERM)
+        assert len(outcome.survivors) == 2
+        assert all(gone(identity) for identity in outcome.survivors)
+        assert own[0].poll() is None, "a child of the caller's own was ended"
 
 
 def test_a_supervisor_killed_before_the_start_lets_nothing_run(run: Runner) -> None:

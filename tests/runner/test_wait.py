@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.runner.support import SLEEP, Cli, until, write_job
+from tests.runner.support import SLEEP, Cli, running, until, write_job
 
 
 def test_wait_gives_up_after_its_time_and_says_running(cli: Cli) -> None:
@@ -29,7 +29,7 @@ def test_wait_is_woken_long_before_its_time(cli: Cli) -> None:
 def test_wait_sees_the_word_that_another_program_writes(cli: Cli, tmp_path: Path) -> None:
     path = write_job(tmp_path / "job", pid={"supervisor_pid": 1, "worker_pid": 1, "supervisor_pgid": 1})
     argv = [sys.executable, "-m", "runner.cli", "wait", str(path)]
-    with subprocess.Popen(argv, env=cli.env, stdout=subprocess.PIPE) as waiting:
+    with running(argv, env=cli.env, stdout=subprocess.PIPE) as waiting:
         time.sleep(0.1)
         (path / "status").write_text("failed\n")
         assert waiting.communicate(timeout=20)[0] == b"failed\n"
@@ -39,7 +39,7 @@ def test_wait_is_woken_by_a_reap_when_the_supervisor_is_gone(cli: Cli) -> None:
     job = cli.shell(SLEEP)
     job.kill_supervisor()
     argv = [sys.executable, "-m", "runner.cli", "wait", job.id]
-    with subprocess.Popen(argv, env=cli.env, stdout=subprocess.PIPE) as waiting:
+    with running(argv, env=cli.env, stdout=subprocess.PIPE) as waiting:
         until(lambda: job.report()["contact"] == "lost", "contact lost")
         cli.text("reap", job.id)
         assert waiting.communicate(timeout=20)[0] == b"timeout\n"
