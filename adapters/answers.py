@@ -30,12 +30,12 @@ _ATTEMPT = 2000
 _DECODED_CHARACTER = 16
 
 
-def find_answer(output: bytes) -> JsonObject | None:
+def find_answer(output: bytes | str) -> JsonObject | None:
     """The last object with all five keys in `output`, or None; non-UTF-8 bytes become lone surrogates.
 
     Output that was made to be slow to search (it comes from the worker) is given up on after about a second.
     """
-    text = output.decode("utf-8", "surrogateescape")
+    text = output if isinstance(output, str) else output.decode("utf-8", "surrogateescape")
     try:
         return _Search(_WORK_AT_LEAST + _WORK_PER_CHARACTER * len(text)).last_in_text(text, 0)
     except RecursionError:

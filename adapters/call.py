@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from adapters.environment import Settings
-from adapters.events import Event, Lines, Observed, decode_event, event_name
+from adapters.events import Event, Lines, Observed, decode_event, event_name, is_event
 from adapters.files import read_regular
 from adapters.finished import HUNG, OVER_CAP, Finished
 from adapters.models import announced_model
@@ -21,15 +21,16 @@ from runner.foreground import Outcome, run_supervised
 
 MARKER = "CE_PEER_JOB_ID"
 GRACE_SECONDS = 2.0
-VERSION_SECONDS = 5.0
+MODELS_SECONDS = 15.0
 
 _KEPT_LINES = 200
 _KEPT_LINE_BYTES = 4000
+_KEPT_PROBE_BYTES = 256 * 1024
 
 
 class Launch(msgspec.Struct, frozen=True):
     """What to start: the resolved `argv` in `workspace`, with exactly `environment`; `stdin` None is
-    /dev/null.
+    /dev/null. `before_exec` is done in the child just before; when it raises, nothing is started.
     """
 
     argv: tuple[str, ...]
@@ -37,6 +38,7 @@ class Launch(msgspec.Struct, frozen=True):
     environment: dict[str, str]
     stdin: Path | None
     job: str
+    before_exec: Callable[[], None] | None = None
 
 
 class Reader:
@@ -56,7 +58,8 @@ class Reader:
         self._log = log
         self._raw_result = raw_result
         self._say = say
-        self._stdout = bytearray() if adapter.answer_in == "stdout" else None
+        self._stdout = bytearray()
+        self._words: list[str] = []
         self._stdout_lines = Lines()
         self._stderr_lines = Lines()
         self._text: deque[str] = deque(maxlen=_KEPT_LINES)
@@ -69,7 +72,7 @@ class Reader:
         self._log.write("stdout", chunk)
         if self._log.over_cap:
             return
-        if self._stdout is not None:
+        if self._adapter.answer_in == "stdout":
             self._stdout += chunk
         for line in self._stdout_lines.feed(chunk):
             self._take(line)
@@ -111,13 +114,16 @@ class Reader:
             self._keep(line)
         raw = self._read_raw_result()
         self._log.write("raw-result", raw)
+        if self._adapter.read_record is not None:
+            self.seen = self._adapter.read_record(self.seen, raw)
         return Finished(
             outcome=outcome,
             seen=self.seen,
-            stdout=bytes(self._stdout or b""),
+            stdout=bytes(self._stdout),
             raw_result=raw,
             text_lines=tuple(self._text),
             over_cap=self._log.over_cap or outcome.stopped == OVER_CAP,
+            words="".join(self._words),
         )
 
     def _take(self, line: bytes) -> None:
@@ -126,6 +132,14 @@ class Reader:
             self._keep(line)
         else:
             self.seen = self._fold(event)
+        if self._adapter.answer_in != "words":
+            return
+        said = None if event is None else self._adapter.words(event)
+        if said is not None:
+            self._words.append(said)
+        elif event is None or not is_event(event):
+            # A worker's answer on a line of its own is an object, too, but names no event.
+            self._stdout += line + b"\n"
 
     def _fold(self, event: Event) -> Observed:
         latest = event_name(event) or self.seen.latest or "unnamed"
@@ -171,29 +185,29 @@ def run_call(launch: Launch, reader: Reader) -> Finished:
         on_stdout=reader.on_stdout,
         on_stderr=reader.on_stderr,
         should_stop=reader.should_stop,
+        before_exec=launch.before_exec,
     )
     return reader.finish(outcome)
 
 
-def probe_version(argv: tuple[str, ...], environment: dict[str, str], cwd: Path, job: str) -> str | None:
-    """The first line that the CLI prints about its version, or None. It gets no input."""
+def probe_output(argv: tuple[str, ...], environment: dict[str, str], cwd: Path, job: str, seconds: float) -> str | None:
+    """What a command that only tells something prints on stdout, at most 256 KiB of it; None when it fails or takes
+    longer than `seconds`. It gets no input.
+    """
     printed = bytearray()
 
     def collect(chunk: bytes) -> None:
-        if len(printed) < _KEPT_LINE_BYTES:
+        if len(printed) < _KEPT_PROBE_BYTES:
             printed.extend(chunk)
 
     outcome = run_supervised(
         argv,
         cwd=cwd,
         env=environment,
-        timeout=VERSION_SECONDS,
+        timeout=seconds,
         grace=0.2,
         marker=(MARKER, job),
         on_stdout=collect,
         on_stderr=None,
     )
-    if outcome.exit_code != 0:
-        return None
-    first = bytes(printed).decode("utf-8", "replace").lstrip().split("\n")[0]
-    return "".join(char for char in first if char.isprintable()).strip()[:128] or None
+    return bytes(printed).decode("utf-8", "replace") if outcome.exit_code == 0 else None

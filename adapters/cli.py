@@ -2,6 +2,8 @@
 
     cross-model-work <authorization json> <workspace> <packet> <packet sha256> <result dir>
     cross-model-work --emit-adapter <route>
+    cross-model-work preflight --route <route> …      (adapters.preflight)
+    cross-model-work resolve --preference <json> …    (adapters.resolve)
 
 Exit 0: the worker completed, is blocked, or asks for more scope. 1: it was started but failed. 2: refused or
 unavailable. 143: ended by SIGTERM or SIGINT. Messages go to stderr with the prefix `[cross-model-work] `.
@@ -21,7 +23,7 @@ from runner.errors import Interrupted, printable
 
 _USAGE = (
     "usage: cross-model-work <authorization json> <workspace> <packet> <packet sha256> <result dir>"
-    " | --emit-adapter <route>"
+    " | --emit-adapter <route> | preflight --help | resolve --help"
 )
 
 
@@ -70,6 +72,14 @@ def _run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         from adapters.task_show import main as task
 
         return task(arguments[1:], environ)
+    if arguments[:1] == ["preflight"]:
+        from adapters.preflight import main as preflight
+
+        return preflight(arguments[1:], environ)
+    if arguments[:1] == ["resolve"]:
+        from adapters.resolve import main as resolve
+
+        return resolve(arguments[1:], environ)
     if arguments[:1] in (["--help"], ["-h"]):
         sys.stdout.write(_USAGE + "\n")
         return 0

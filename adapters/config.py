@@ -4,7 +4,11 @@
     argv = ["agent", "--dir", "{workspace}", "--out", "{result_file}"]
     prompt = "stdin"          # or "file": then argv holds {prompt_file}
     env = ["TOOL_TOKEN"]      # names that may be passed on, beside the common ones
+    state = ["~/.agent"]      # folders of its own that it may write beside the workspace
+    confinement = "on"        # "off": its good will only; "require": unavailable where nothing can enforce it
     default = true            # what `auto` means when several commands are configured
+
+At the top level, `confinement = "require"` says the same for every route whose CLI has no sandbox of its own.
 
 Only the user's file counts, and only when nobody else could have written it: a repository that could name a
 command would run programs of its choice on the user's account. Source: protocol section 18 row 23.
@@ -39,6 +43,8 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     argv: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     prompt: Literal["stdin", "file"] = "stdin"
     env: tuple[_NAME, ...] = ()
+    state: tuple[str, ...] = ()
+    confinement: Literal["on", "off", "require"] = "on"
     default: bool = False
 
     def __post_init__(self) -> None:
@@ -55,6 +61,9 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 nearest = _nearest(name, PLACEHOLDERS)
                 if name not in PLACEHOLDERS and nearest:
                     raise ValueError(f"argv holds the unknown placeholder {{{name}}}; did you mean {{{nearest}}}?")
+        for folder in self.state:
+            if not folder.startswith(("/", "~/")) or "\0" in folder:
+                raise ValueError(f"state must hold absolute paths or such that begin with '~/', found {folder!r}")
         if self.prompt == "file" and not self.uses("prompt_file"):
             raise ValueError('prompt = "file" needs {prompt_file} in argv')
 
@@ -74,6 +83,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     commands: dict[str, Command] = {}
     models: dict[str, object] = {}
     fleet: dict[str, object] = {}
+    confinement: Literal["on", "require"] = "on"
 
     def command(self, model: str) -> tuple[str, Command] | str:
         """The command that the model token names and its name, or a sentence that says why there is none."""
@@ -92,8 +102,14 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def config_path(environ: Mapping[str, str]) -> Path:
     """Where the user's configuration is. A relative `XDG_CONFIG_HOME` is ignored, as XDG says."""
     base = environ.get("XDG_CONFIG_HOME", "")
-    folder = base if os.path.isabs(base) else os.path.join(_home(environ), ".config")
+    folder = base if os.path.isabs(base) else os.path.join(home_folder(environ), ".config")
     return Path(folder, "unit-workspace", "config.toml")
+
+
+def home_folder(environ: Mapping[str, str]) -> str:
+    """The user's home folder: `HOME` where it is an absolute path, else the account's."""
+    home = environ.get("HOME", "")
+    return home if os.path.isabs(home) else pwd.getpwuid(os.geteuid()).pw_dir
 
 
 def load_config(path: Path, outside: Path | None = None) -> Config:
@@ -168,8 +184,3 @@ def read_trusted(path: Path, outside: Path | None) -> bytes | None:
     if len(data) > MAX_CONFIG_BYTES:
         raise ConfigError(f"{path}: must be at most {MAX_CONFIG_BYTES} bytes")
     return data
-
-
-def _home(environ: Mapping[str, str]) -> str:
-    home = environ.get("HOME", "")
-    return home if os.path.isabs(home) else pwd.getpwuid(os.geteuid()).pw_dir

@@ -88,8 +88,9 @@ class ImplementationResult(msgspec.Struct, frozen=True, kw_only=True):
 
     `model_actual` is `unverified` where the CLI named none. `confinement` is what really held the worker:
     `cli-sandbox`, `landlock`, `bubblewrap` or `cooperative` (nothing but its good will); null when nothing
-    ran. `failure_detail` refines class `other` (for example `cli_incompatible`, `empty_output`),
-    `failure_evidence` is the line that decided. `retry_after_seconds` is capped and null when unknown.
+    ran. `confinement_abi` is the Landlock ABI that was used, `confinement_note` what else has to be said of it.
+    `failure_detail` refines class `other` (for example `cli_incompatible`, `empty_output`), `failure_evidence` is
+    the line that decided. `retry_after_seconds` is capped and null when unknown.
     `resume_arguments` would make the CLI go on with `session_id`; they are recorded and never used here.
     `survivors` counts processes that were still alive when the CLI had exited and that were then ended.
     `changed_files_total` is the number reported when `changed_files` was cut to the first 1000.
@@ -123,6 +124,8 @@ class ImplementationResult(msgspec.Struct, frozen=True, kw_only=True):
     failure_evidence: str | None = None
     retry_after_seconds: int | None = None
     confinement: str | None = None
+    confinement_abi: int | None = None
+    confinement_note: str | None = None
     survivors: int | None = None
     changed_files_total: int | None = None
     notes: tuple[str, ...] = ()

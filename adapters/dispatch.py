@@ -16,9 +16,11 @@ from pathlib import Path
 
 import msgspec
 
-from adapters.call import Launch, Reader, probe_version, run_call
+from adapters import confine
+from adapters.call import MODELS_SECONDS, Launch, Reader, probe_output, run_call
+from adapters.config import config_path, home_folder
 from adapters.contract import LOG_NAME
-from adapters.environment import Settings, child_environment, find_executable, search_path
+from adapters.environment import Settings, child_environment, locate, search_path
 from adapters.errors import AdapterError, Unavailable
 from adapters.finished import Measured
 from adapters.handshake import authorize_dispatch
@@ -31,6 +33,8 @@ from adapters.inputs import (
     read_packet,
     settle_places,
 )
+from adapters.models import listed_label
+from adapters.probe import probe, require_flags, wanted_flags
 from adapters.prompt import build_prompt
 from adapters.publish import AdapterLog, ResultDirectory
 from adapters.redaction import load_redactor
@@ -85,6 +89,7 @@ class _Run:
         say: Say,
     ) -> None:
         self._authorization = authorization
+        self._route = ROUTES[authorization.route]
         self._settings = settings
         self._environ = environ
         self._places = places
@@ -92,6 +97,7 @@ class _Run:
         self._log = log
         self._say = say
         self._reader: Reader | None = None
+        self._confinement: confine.Confinement | None = None
         self._measured = Measured()
 
     def conclude(self, packet: bytes, receipt: Receipt) -> Conclusion:
@@ -99,64 +105,106 @@ class _Run:
         try:
             return self._conclude(packet, receipt)
         except Unavailable as error:
-            return receipt.unavailable(str(error))
+            return receipt.unavailable(str(error), detail=error.detail)
         except Interrupted as error:
             if self._reader is not None:
-                self._know(seen=self._reader.seen)
+                self._know(seen=self._reader.seen, confinement_note=self._confinement_note())
             return receipt.interrupted(error.signum, self._measured)
         except RunnerError as error:
             raise AdapterError(f"cannot supervise the route's CLI: {error}") from None
 
     def _conclude(self, packet: bytes, receipt: Receipt) -> Conclusion:
         adapter = self._adapter()
-        executable, path = _resolve(adapter, self._environ)
-        environment = child_environment(self._environ, adapter.environment, path)
+        assessed = self._assess(adapter)
+        executable, path = locate(adapter.executable, adapter.extra_path, self._environ)
+        environment = {**child_environment(self._environ, adapter.environment, path), **dict(adapter.variables)}
         prompt = build_prompt(packet, receipt.redactor, adapter.prompt_note)
-        self._know(confinement=adapter.confinement)
+        posture = assessed.posture
+        self._know(confinement=posture.kind, confinement_abi=posture.abi, resume=adapter.resume)
         with _scratch(self._environ) as scratch:
             prompt_file = scratch / "prompt"
             create_exclusive(prompt_file, prompt)
-            if adapter.version is not None:
-                version = probe_version((executable, *adapter.version), environment, scratch, self._job)
-                self._know(cli_version=version)
-            raw_result = scratch / "raw-result"
+            stdin = prompt_file if adapter.prompt_on_stdin else None
+            if adapter.wrap_prompt is not None:
+                stdin = scratch / "stdin"
+                create_exclusive(stdin, adapter.wrap_prompt(prompt))
+            for planted in adapter.planted:
+                create_exclusive(scratch / planted.name, planted.content)
+                environment[planted.variable] = str(scratch / planted.name)
+            raw_result = _made(scratch / "result") / "raw-result"
             workspace = self._places.workspace
             call = Call(str(workspace), str(prompt_file), str(raw_result))
+            argv = adapter.argv(call)
+            self._ask_cli(adapter, argv, executable, path, scratch)
+            if posture.kind in ("landlock", "bubblewrap"):
+                environment.update(confine.temporary(self._route, _made(scratch / "tmp")))
+                self._confinement = self._confine(adapter, assessed, environment, executable, scratch)
+            if adapter.models is not None:
+                asked = (executable, *adapter.models)
+                listing = probe_output(asked, environment, scratch, self._job, MODELS_SECONDS)
+                self._know(model_label=listed_label(listing or "", self._authorization.model_requested))
+            confinement = self._confinement
+            argv = (executable, *argv[1:])
             launch = Launch(
-                argv=(executable, *adapter.argv(call)[1:]),
+                argv=argv if confinement is None else confinement.wrap(argv),
                 workspace=workspace,
                 environment=environment,
-                stdin=prompt_file if adapter.prompt_on_stdin else None,
+                stdin=stdin,
                 job=self._job,
+                before_exec=None if confinement is None else confinement.before_exec(),
             )
             self._reader = Reader(adapter, self._settings, self._log, raw_result, self._say)
             finished = run_call(launch, self._reader)
         self._know(seen=finished.seen, survivors=len(finished.outcome.survivors))
+        self._know(confinement_note=posture.note or self._confinement_note())
         return receipt.concluded(finished, adapter, self._measured, self._settings.max_raw_bytes)
 
     def _adapter(self) -> Adapter:
-        route = ROUTES[self._authorization.route]
-        if self._settings.require_enforced_confinement and route.restriction_posture == "cooperative":
-            raise Unavailable(
-                f"enforced confinement is required, and route {route.name!r} has only cooperative restrictions"
-            )
         context = Context(self._authorization.model_requested, self._environ, self._places.workspace)
-        return load(route.name, context)
+        return load(self._route.name, context)
+
+    def _assess(self, adapter: Adapter) -> confine.Assessed:
+        """What will hold the worker; `Unavailable` when more is demanded."""
+        assessed = confine.assess(adapter, self._environ, search_path(self._environ), self._places.workspace)
+        restrictions = self._authorization.restrictions
+        demand = confine.demanded(self._settings.require_enforced_confinement, assessed.mode, restrictions)
+        confine.check(self._route, assessed.posture, demand)
+        return assessed
+
+    def _ask_cli(self, adapter: Adapter, argv: tuple[str, ...], executable: str, path: str, scratch: Path) -> None:
+        """Learn the CLI's version; `Unavailable` when it no longer knows our flags."""
+        wanted = wanted_flags(self._route.harness, argv)
+        told = probe(
+            executable,
+            adapter.version,
+            adapter.help,
+            self._environ,
+            path,
+            scratch=scratch,
+            job=self._job,
+            wanted=wanted,
+        )
+        self._know(cli_version=told.version)
+        require_flags(told, wanted, adapter.executable)
+
+    def _confine(
+        self, adapter: Adapter, assessed: confine.Assessed, environment: dict[str, str], executable: str, scratch: Path
+    ) -> confine.Confinement:
+        places = self._places
+        needs = confine.needs(self._route, adapter, environment, executable)
+        keep_out = {
+            "the result folder": places.result_dir,
+            "your configuration": config_path(self._environ),
+            confine.HOME: Path(home_folder(environment)),
+        }
+        own = (scratch / "result", scratch / "tmp")
+        return confine.Confinement(assessed, confine.fence_of(places.workspace, own, needs, keep_out), places.workspace)
+
+    def _confinement_note(self) -> str | None:
+        return None if self._confinement is None else self._confinement.note()
 
     def _know(self, **facts: object) -> None:
         self._measured = msgspec.structs.replace(self._measured, **facts)
-
-
-def _resolve(adapter: Adapter, environ: Mapping[str, str]) -> tuple[str, str]:
-    """The executable's absolute path, and the PATH for the child on which it was found."""
-    path = search_path(environ)
-    found = find_executable(adapter.executable, path)
-    if found is None and adapter.extra_path:
-        path = os.pathsep.join([path, *adapter.extra_path])
-        found = find_executable(adapter.executable, path)
-    if found is None:
-        raise Unavailable(f"fixed route executable '{adapter.executable}' is unavailable")
-    return found, path
 
 
 @contextmanager
@@ -173,6 +221,11 @@ def _scratch(environ: Mapping[str, str]) -> Iterator[Path]:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _made(folder: Path) -> Path:
+    os.mkdir(folder, 0o700)
+    return folder
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from adapters.errors import Unavailable
+
 COMMON_NAMES = ("HOME", "USER", "TMPDIR", "LANG", "LC_ALL", "XDG_CONFIG_HOME")
 DEFAULT_PATH = "/usr/bin:/bin"
 
@@ -59,6 +61,22 @@ def find_executable(name: str, path: str) -> str | None:
     """The absolute path of the executable file `name` on `path`; an absolute `name` is only checked."""
     candidates = [name] if os.path.isabs(name) else [os.path.join(d, name) for d in path.split(os.pathsep)]
     return next((candidate for candidate in candidates if _is_executable_file(candidate)), None)
+
+
+def locate(name: str, extra_path: Iterable[str], environ: Mapping[str, str]) -> tuple[str, str]:
+    """The absolute path of the CLI `name`, and the PATH for it on which it was found.
+
+    The directories of `extra_path` count when the caller's PATH has none. Raises `Unavailable`.
+    """
+    path = search_path(environ)
+    found = find_executable(name, path)
+    extra = tuple(extra_path)
+    if found is None and extra:
+        path = os.pathsep.join([path, *extra])
+        found = find_executable(name, path)
+    if found is None:
+        raise Unavailable(f"fixed route executable '{name}' is unavailable")
+    return found, path
 
 
 def _is_executable_file(path: str) -> bool:

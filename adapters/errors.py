@@ -24,3 +24,6 @@ class ConfigError(AdapterError):
 
 class Unavailable(Exception):
     """The sanctioned route cannot be started here; a result file with this reason is published, exit 2."""
+
+    detail: str | None = None
+    """A word that refines the failure class `other` in the receipt."""

@@ -173,6 +173,11 @@ def value_at(event: object, *path: str) -> object:
     return event
 
 
+def is_event(event: Event) -> bool:
+    """Whether the object says what kind of event it is."""
+    return text_at(event, "type") is not None or text_at(event, "event") is not None
+
+
 def event_name(event: Event) -> str | None:
     """The event's type as a short word that is safe to print, or None."""
     name = text_at(event, "type") or text_at(event, "event")

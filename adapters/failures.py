@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import msgspec
 
 from adapters.contract import FailureClass
 from adapters.events import ErrorInfo
+from adapters.waits import capped, retry_after, seconds_until
 
-MAX_RETRY_AFTER_SECONDS = 24 * 3600
 MAX_EVIDENCE_CHARACTERS = 300
 MAX_SCANNED_CHARACTERS = 4000
 
@@ -54,6 +54,7 @@ RULES: tuple[Rule, ...] = (
         "out_of_credits",
         r"(?:hit|reached|exceeded) your (?:\w+ ){0,2}limit",
         r"usage limit (?:has been )?(?:reached|exceeded)",
+        r"(?:5-hour|session|daily|weekly|monthly)(?:/\w+)? limit (?:has been )?(?:reached|exceeded|exhausted)",
         r"usage_limit_(?:reached|exceeded)",
         detail="usage_cap",
     ),
@@ -67,6 +68,7 @@ RULES: tuple[Rule, ...] = (
         r"usage_not_included",
         r"credit balance is too low",
         r"(?:out of|no|insufficient) credits?(?: left| remaining)?",
+        r"requires more credits",
         r"402 payment required",
         _status("402"),
     ),
@@ -77,6 +79,8 @@ RULES: tuple[Rule, ...] = (
         r"authentication_(?:failed|error)",
         r"oauth_org_not_allowed",
         r"authentication (?:failed|required|error)",
+        r"failed to authenticate",
+        r"\Aunauthorized",
         r"401 unauthorized",
         r"403 forbidden",
         _status("401|403"),
@@ -92,7 +96,7 @@ RULES: tuple[Rule, ...] = (
         r"maximum context length",
         r"context (?:length|window)(?: was| is)? exceeded",
         r"(?:exceed(?:s|ed)?|ran out of room in) (?:\w+(?:'s)? ){0,3}context (?:length|window)",
-        r"prompt is too long",
+        r"(?:prompt|input) is too long",
         r"reduce the length of",
     ),
     rule(
@@ -118,7 +122,10 @@ RULES: tuple[Rule, ...] = (
         "network",
         r"connection (?:reset|refused|error|closed|timed out)",
         r"e(?:connreset|connrefused|timedout|notfound|ai_again)",
-        r"could not connect",
+        r"(?:could not|cannot|unable to|failed to) connect",
+        r"fetch failed",
+        r"socket hang up",
+        r"socket connection was closed",
         r"network is unreachable",
         r"dns (?:error|lookup|resolution)",
         r"failed to lookup address",
@@ -130,13 +137,21 @@ RULES: tuple[Rule, ...] = (
         r"(?:request|operation) timed out",
         r"stream (?:disconnected|closed) before",
     ),
-    rule("other", r"model_not_found", r"model is not supported", r"unknown model", detail="model_unavailable"),
+    rule(
+        "other",
+        r"model_not_found",
+        r"model is not supported",
+        r"unknown model",
+        r"invalid model selection",
+        r"cannot use this model",
+        r"issue with the selected model",
+        detail="model_unavailable",
+    ),
 )
 """In order of precedence: a spent plan is also reported with status 429, a throttled stream as a disconnect.
 """
 
 _KINDS: dict[str, FailureClass] = {
-    # What the events of a route name, in the CLIs' own words or in ours.
     "billing_error": "out_of_credits",
     "insufficient_quota": "out_of_credits",
     "usage_limit_reached": "out_of_credits",
@@ -154,7 +169,6 @@ _KINDS: dict[str, FailureClass] = {
     "overloaded_error": "overloaded",
     "server_error": "overloaded",
     "api_error": "overloaded",
-    "overflow": "context_length",
 }
 _KIND_DETAILS = {
     "usage_limit_reached": "usage_cap",
@@ -163,7 +177,7 @@ _KIND_DETAILS = {
     "max_turns": "max_turns",
     "refusal": "refusal",
 }
-# In these a CLI may say when to come back; `retry_at` of an earlier event belongs to no other class.
+# Classes that end by waiting: what an event told about when to come back belongs to no other.
 _WAITING: frozenset[FailureClass] = frozenset({"out_of_credits", "rate_limited", "overloaded"})
 
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -178,18 +192,38 @@ _ERROR_LINE = re.compile(
 _BARE_LINE = re.compile(r"\s*(?:you(?:'|’)ve hit your |not logged in\b|please run )", re.IGNORECASE)
 _REFUSED_FLAG = re.compile(
     r"\s*(?:[\w.-]{1,40}:\s+)?(?:error:\s+)?"
-    r"(?:unexpected argument|unrecognized (?:option|argument|subcommand)|unknown (?:option|argument|flag)"
-    r"|found argument|invalid value '|flag provided but not defined)",
+    r"(?:unexpected argument|unrecognized (?:option|argument|subcommand)|unknown (?:option|argument|flag)s?"
+    r"|found argument|invalid value '|option '.*' argument '.*' is invalid|flags? provided but not defined)",
     re.IGNORECASE,
 )
 
 
-def classify(errors: Sequence[ErrorInfo], lines: Iterable[str], now: datetime, extra: Sequence[Rule] = ()) -> Failure:
+def classify(
+    errors: Sequence[ErrorInfo],
+    lines: Iterable[str],
+    now: datetime,
+    extra: Sequence[Rule] = (),
+    stating: re.Pattern[str] | None = None,
+) -> Failure:
     """The failure that the CLI's error events (latest last) or else its text lines (latest last) tell of.
 
-    `extra` are the route's own rules, tried first. `now` is local time, for "try again at 9:20 PM".
+    `extra` are the route's own rules, tried first; `stating` (with a group `message`) matches lines by which this
+    CLI states an error, beside the common forms. `now` is local time, for "try again at 9:20 PM".
     """
-    rules = (*extra, *RULES)
+    failure = _classify(errors, lines, now, (*extra, *RULES), stating)
+    wait = _told_wait(errors, now)
+    if wait is not None and failure.failure_class in _WAITING:
+        return msgspec.structs.replace(failure, retry_after_seconds=wait)
+    return failure
+
+
+def _classify(
+    errors: Sequence[ErrorInfo],
+    lines: Iterable[str],
+    now: datetime,
+    rules: Sequence[Rule],
+    stating: re.Pattern[str] | None,
+) -> Failure:
     unclassified: Failure | None = None
     for error in reversed(errors):
         failure = _classify_error(error, rules, now)
@@ -199,7 +233,7 @@ def classify(errors: Sequence[ErrorInfo], lines: Iterable[str], now: datetime, e
     if unclassified is not None:
         return unclassified
     for line in reversed(list(lines)):
-        message = _error_message(line)
+        message = _error_message(line, stating)
         if message is None:
             continue
         failure = _classify_message(message, rules, now) or Failure("other", None, _evidence(message))
@@ -217,14 +251,6 @@ def refused_flag(lines: Iterable[str]) -> str | None:
     return next((line.strip() for line in lines if _REFUSED_FLAG.match(_plain(line))), None)
 
 
-def retry_after(message: str, now: datetime) -> int | None:
-    """Seconds until the CLI says it may be tried again, at most a day; None when it does not say."""
-    for seconds in (_header(message), _duration(message), _clock(message, now)):
-        if seconds is not None:
-            return min(max(seconds, 0), MAX_RETRY_AFTER_SECONDS)
-    return None
-
-
 def _classify_error(error: ErrorInfo, rules: Sequence[Rule], now: datetime) -> Failure:
     # The sentence before the type: APIs call a spent balance `invalid_request_error` (launcher section 15
     # W22).
@@ -232,7 +258,8 @@ def _classify_error(error: ErrorInfo, rules: Sequence[Rule], now: datetime) -> F
     if found is not None:
         return found
     by_type = _KINDS.get(error.kind or "") or _by_status(error.status)
-    return Failure(by_type or "other", None, _evidence(error.message), retry_after(error.message, now))
+    detail = _KIND_DETAILS.get(error.kind or "")
+    return Failure(by_type or "other", detail, _evidence(error.message), retry_after(error.message, now))
 
 
 def _classify_message(message: str, rules: Sequence[Rule], now: datetime) -> Failure | None:
@@ -258,9 +285,23 @@ def _by_status(status: int | None) -> FailureClass | None:
     return "overloaded" if 500 <= status <= 599 else None
 
 
-def _error_message(line: str) -> str | None:
+def stating_lines(lines: Iterable[str], stating: re.Pattern[str]) -> list[str]:
+    """Those of `lines` that `stating` matches from their beginning, escape sequences aside."""
+    return [line for line in lines if stating.match(_plain(line))]
+
+
+def _told_wait(errors: Sequence[ErrorInfo], now: datetime) -> int | None:
+    for error in reversed(errors):
+        if error.retry_after_seconds is not None:
+            return capped(error.retry_after_seconds)
+        if error.resets_at is not None:
+            return seconds_until(error.resets_at, now)
+    return None
+
+
+def _error_message(line: str, stating: re.Pattern[str] | None) -> str | None:
     plain = _plain(line)
-    match = _ERROR_LINE.match(plain)
+    match = (stating.match(plain) if stating is not None else None) or _ERROR_LINE.match(plain)
     if match:
         return match["message"]
     return plain.strip() if _BARE_LINE.match(plain) else None
@@ -272,58 +313,3 @@ def _plain(line: str) -> str:
 
 def _evidence(message: str) -> str:
     return " ".join(message.split())[:MAX_EVIDENCE_CHARACTERS]
-
-
-_HEADER = re.compile(
-    r"\b(?:retry[-_ ]after(?:[-_ ]seconds)?|resets_in_seconds)\"?\s*[:=]?\s*\"?(\d{1,9})\b", re.IGNORECASE
-)
-_DURATION = re.compile(
-    r"\b(?:try again|retry|resets?|reset) (?:in|after) ((?:\d+(?:\.\d+)?\s*[a-z]+[, ]*(?:and )?){1,4})",
-    re.IGNORECASE,
-)
-_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE)
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_UNIT_WORDS = {"mi": "m", "se": "s", "ho": "h", "hr": "h", "da": "d"}
-_CLOCK = re.compile(
-    r"\b(?:try again at|resets?(?: at)?) "
-    r"(?:(?P<month>[a-z]{3})[a-z]* (?P<day>\d{1,2})(?:st|nd|rd|th)?(?:, (?P<year>\d{4}))?,? (?:at )?)?"
-    r"(?P<hour>\d{1,2})(?::(?P<minute>\d\d))? ?(?P<half>[ap])\.?m\b",
-    re.IGNORECASE,
-)
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-
-
-def _header(message: str) -> int | None:
-    match = _HEADER.search(message)
-    return int(match[1]) if match else None
-
-
-def _duration(message: str) -> int | None:
-    match = _DURATION.search(message)
-    if match is None:
-        return None
-    seconds = 0.0
-    for number, word in _AMOUNT.findall(match[1]):
-        unit = word.lower()
-        unit = unit if unit in _UNITS else _UNIT_WORDS.get(unit[:2], "")
-        if unit not in _UNITS:
-            break
-        seconds += float(number[:12]) * _UNITS[unit]
-    return -int(-seconds // 1) if seconds else None
-
-
-def _clock(message: str, now: datetime) -> int | None:
-    match = _CLOCK.search(message)
-    if match is None:
-        return None
-    hour = int(match["hour"]) % 12 + (12 if match["half"].lower() == "p" else 0)
-    try:
-        then = now.replace(hour=hour, minute=int(match["minute"] or 0), second=0, microsecond=0)
-        if match["month"]:
-            month = _MONTHS.index(match["month"].lower()) + 1
-            then = then.replace(year=int(match["year"] or now.year), month=month, day=int(match["day"]))
-        elif then <= now:
-            then += timedelta(days=1)
-    except ValueError:
-        return None
-    return int((then - now).total_seconds())

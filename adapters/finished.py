@@ -48,5 +48,7 @@ class Measured(msgspec.Struct, frozen=True):
     model_label: str | None = None
     resume: tuple[str, ...] = ()
     confinement: str | None = None
+    confinement_abi: int | None = None
+    confinement_note: str | None = None
     cli_version: str | None = None
     survivors: int | None = None

@@ -15,6 +15,9 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _TERM = re.compile(r"[a-z]+|[0-9]+(?:\.[0-9]+)*")
 _CONTEXT_SIZE = re.compile(r"\b[0-9]+(?:\.[0-9]+)?[mk]\b")
 _VENDOR_WORDS = frozenset({"claude", "cursor"})
+# These programs report a display name ("Composer 2.5 Fast") where they were given an id.
+_REPORT_LABELS = frozenset({"cursor-agent", "agy", "devin"})
+_REMARKS = re.compile(r"(?:\s*\([^()]*\))+\s*\Z")
 _ALIASES = {name: f"claude-{name}-" for name in ("fable", "opus", "sonnet", "haiku")}
 
 
@@ -32,13 +35,26 @@ def displayable(model: str) -> str:
     return clean if 0 < len(clean) <= MAX_MODEL_CHARACTERS else UNVERIFIED_MODEL
 
 
+def listed_label(listing: str, model: str) -> str | None:
+    """The display name in the line `<model> - <label>` of a CLI's list of models, or None.
+
+    Remarks like `(default)`, `(current, default)` and `(NO ZDR)` are no part of the name.
+    """
+    for line in _ANSI.sub("", listing).splitlines():
+        name, dash, label = line.strip().partition(" - ")
+        if dash and name.strip() == model:
+            clean = displayable(_REMARKS.sub("", label))
+            return None if clean == UNVERIFIED_MODEL else clean
+    return None
+
+
 def receipt_status(route: Route, requested: str, served: str, label: str | None = None) -> ModelReceiptStatus:
     """Whether `served` is what was `requested`; `label` is the display name that the CLI lists for it."""
     if served == UNVERIFIED_MODEL:
         return "unverified"
     if requested == "auto":
         return "verified"
-    if route.harness == "cursor-agent":
+    if route.harness in _REPORT_LABELS:
         matches = _terms(label or requested) <= _terms(served)
     else:
         family = _ALIASES.get(requested, requested)

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from adapters.answers import find_answer
+from adapters.answers import JsonObject, find_answer
 from adapters.contract import (
     MAX_REASON_BYTES,
     MAX_REPORTED_FILES,
@@ -20,7 +20,7 @@ from adapters.contract import (
     result_bytes,
 )
 from adapters.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED
-from adapters.failures import Failure, classify, refused_flag
+from adapters.failures import Failure, classify, refused_flag, stating_lines
 from adapters.finished import HUNG, Finished, Measured
 from adapters.models import receipt_status
 from adapters.redaction import Redactor
@@ -29,6 +29,8 @@ from adapters.routes import Adapter
 
 FAILED_SUMMARY = "External route failed"
 SCHEMA_REASON = "terminal output failed implementation result schema"
+NO_END = "no_final_event"
+NO_END_REASON = "fixed route ended without its final event"
 HUNG_NOTE = "ended by the adapter: it was still running after its final event"
 
 
@@ -75,7 +77,7 @@ class Receipt(msgspec.Struct, frozen=True):
         if finished.over_cap:
             reason = f"fixed route raw output exceeded {cap} bytes"
             return self.unavailable(reason, EXIT_FAILED, "output_over_cap")
-        told = classify(finished.seen.errors, finished.text_lines, self.now, adapter.failure_rules)
+        told, fatal = self._told(finished, adapter)
         hung = finished.outcome.stopped == HUNG
         if finished.outcome.stopped is not None and not hung:
             reason = f"fixed route was ended: {finished.outcome.stopped}"
@@ -86,10 +88,20 @@ class Receipt(msgspec.Struct, frozen=True):
                 reason = f"fixed route executable {adapter.executable!r} does not know our flags: {flag}"
                 return self.unavailable(reason, EXIT_FAILED, "cli_incompatible")
             return self._failed(f"fixed route exited with exit {finished.exit_code}", told, measured)
-        if finished.seen.verdict == "failed":
+        if finished.seen.verdict == "failed" or fatal:
             reason = f"fixed route reported a failure: {told.evidence or 'no message'}"
             return self._failed(reason, told, measured)
         return self._answered(finished, adapter, told, measured, (HUNG_NOTE,) if hung else ())
+
+    def _told(self, finished: Finished, adapter: Adapter) -> tuple[Failure, bool]:
+        """The failure that events and lines tell of, and whether a line of the CLI's says that it did fail."""
+        lines = finished.text_lines
+        rules, stating = adapter.failure_rules, adapter.stating
+        told = classify(finished.seen.errors, lines, self.now, rules, stating)
+        fatal = [] if adapter.fatal is None else stating_lines(lines, adapter.fatal)
+        if fatal and told.failure_class == "other" and told.detail is None:
+            told = classify((), fatal, self.now, rules, stating)
+        return told, bool(fatal)
 
     def _answered(
         self,
@@ -99,13 +111,11 @@ class Receipt(msgspec.Struct, frozen=True):
         measured: Measured,
         notes: tuple[str, ...],
     ) -> Conclusion:
-        answer = find_answer(_answer_source(finished, adapter))
+        answer = _find_answer(finished, adapter)
         if answer is None:
             if told.failure_class == "other" and told.detail is None:
-                # A turn that ends while its background work runs has nothing to say (claude-code#52917).
-                detail = "background_killed" if measured.survivors else "empty_output"
-                told = msgspec.structs.replace(told, detail=detail)
-            return self._failed(SCHEMA_REASON, told, measured)
+                told = _silent(finished, adapter, measured)
+            return self._failed(NO_END_REASON if told.detail == NO_END else SCHEMA_REASON, told, measured)
         try:
             output = parse_worker_output(answer)
         except ValueError as error:
@@ -154,14 +164,20 @@ class Receipt(msgspec.Struct, frozen=True):
 
     def _measurements(self, measured: Measured) -> dict[str, object]:
         served = measured.seen.model or UNVERIFIED_MODEL
-        route = ROUTES[self.authorization.route]
+        session = measured.seen.session_id
+        status = receipt_status(
+            ROUTES[self.authorization.route], self.authorization.model_requested, served, measured.model_label
+        )
         return {
             "model_actual": self.redactor.redact_text(served),
-            "model_receipt_status": receipt_status(route, self.authorization.model_requested, served),
+            "model_receipt_status": status,
             "usage": measured.seen.usage,
-            "session_id": measured.seen.session_id,
+            "session_id": session,
+            "resume_arguments": (*measured.resume, session) if measured.resume and session else (),
             "cli_version": measured.cli_version,
             "confinement": measured.confinement,
+            "confinement_abi": measured.confinement_abi,
+            "confinement_note": measured.confinement_note,
             "survivors": measured.survivors,
         }
 
@@ -191,10 +207,31 @@ class Receipt(msgspec.Struct, frozen=True):
         return data.decode("utf-8", "ignore") or "unknown"
 
 
-def _answer_source(finished: Finished, adapter: Adapter) -> bytes:
-    if adapter.answer_in == "stdout":
-        return finished.stdout
-    if not finished.raw_result.strip() and finished.seen.message is not None:
-        # A CLI that hung after its final event may not have come to write its file.
-        return finished.seen.message.encode("utf-8", "surrogateescape")
-    return finished.raw_result
+def _find_answer(finished: Finished, adapter: Adapter) -> JsonObject | None:
+    match adapter.answer_in:
+        case "stdout":
+            return find_answer(finished.stdout)
+        case "words":
+            # A turn that was cut may have spoken its answer before it went on (antigravity-cli#1012): the words
+            # count only when the CLI said that the turn was complete.
+            confirmed = finished.seen.verdict == "completed"
+            said = find_answer(finished.words) if confirmed else None
+            return said or find_answer(finished.stdout)
+        case "raw-result":
+            if not finished.raw_result.strip() and finished.seen.message is not None:
+                # A CLI that hung after its final event may not have come to write its file.
+                return find_answer(finished.seen.message)
+            return find_answer(finished.raw_result)
+
+
+def _silent(finished: Finished, adapter: Adapter, measured: Measured) -> Failure:
+    """Why there is no answer although neither exit code nor messages tell of a failure."""
+    seen = finished.seen
+    if seen.denied:
+        return Failure("other", "permission_rejected", f"denied: {', '.join(seen.denied)}")
+    if measured.survivors:
+        # A turn that ends while its background work runs has nothing to say (claude-code#52917).
+        return Failure("other", "background_killed")
+    if adapter.answer_in == "words" and seen.latest is not None and seen.verdict is None:
+        return Failure("other", NO_END)
+    return Failure("other", "empty_output")

@@ -40,14 +40,14 @@ def _table(*routes: Route) -> dict[str, Route]:
 
 ROUTES: dict[str, Route] = _table(
     Route("codex", "codex", "codex", (), "auto", "adapter-enforced", True),
-    Route("claude", "claude", "claude", (), "auto", "cooperative", False),
-    Route("grok-cli", "grok", "grok", (), "auto", "cooperative", False),
-    Route("cursor", "cursor", "cursor-agent", (), "auto", "adapter-enforced", False),
-    Route("composer", "composer", "cursor-agent", ("cursor",), "composer-2.5-fast", "adapter-enforced", False),
-    Route("grok-cursor", "grok", "cursor-agent", ("cursor",), "cursor-grok-4.6-high", "adapter-enforced", False),
-    Route("opencode", "opencode", "opencode", (), "auto", "cooperative", False),
-    Route("antigravity", "antigravity", "agy", (), "auto", "cooperative", False),
-    Route("devin", "devin", "devin", (), "auto", "cooperative", False),
+    Route("claude", "claude", "claude", (), "auto", "cooperative", True),
+    Route("grok-cli", "grok", "grok", (), "auto", "cooperative", True),
+    Route("cursor", "cursor", "cursor-agent", (), "auto", "adapter-enforced", True),
+    Route("composer", "composer", "cursor-agent", ("cursor",), "composer-2.5-fast", "adapter-enforced", True),
+    Route("grok-cursor", "grok", "cursor-agent", ("cursor",), "cursor-grok-4.6-high", "adapter-enforced", True),
+    Route("opencode", "opencode", "opencode", (), "auto", "cooperative", True),
+    Route("antigravity", "antigravity", "agy", (), "auto", "cooperative", True),
+    Route("devin", "devin", "devin", (), "auto", "cooperative", True),
     Route("command", "command", "command", (), "auto", "cooperative", True),
 )
 """Every known route by name, in the order in which messages list them."""

@@ -116,7 +116,7 @@ def restore(
     # Nothing to put back needs no lock of the index, which another program may hold.
     if paths or index_file.digest(_index_path(run)) != index_file.digest(Path(index_copy)):
         _put_back(run, paths, entries, index_copy)
-    after = checkout.look(run.git).snapshot
+    after = run.look().snapshot
     left = [path for path in touched if path not in entries and _stands(top, path)]
     if after != pre or left:
         raise Blocked(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+from pathlib import Path
 
 import msgspec
 
 from controller.errors import Blocked, Refused
 from controller.git import Git
 from controller.shapes import Repository, Snapshot
+from runner import private
 
 _SEQUENCER = (
     "MERGE_HEAD",
@@ -220,8 +222,12 @@ class Look(msgspec.Struct, frozen=True):
     snapshot: Snapshot
 
 
-def look(git: Git) -> Look:
-    """The semantic snapshot of the checkout, and what it was made of: three git processes, four with staged changes."""
+def look(git: Git, scratch: Path) -> Look:
+    """The semantic snapshot of the checkout, and what it was made of: three git processes, four with staged changes.
+
+    `scratch`: a private name for a copy of the index while its tree is computed, because `git write-tree` locks the
+    index that it reads, and a lock that a killed git left in the repository is nobody's.
+    """
     seen = observe(git)
     found = status(git)
     entries = index_entries(git)
@@ -229,7 +235,7 @@ def look(git: Git) -> Look:
     if found.conflicted:
         tree = "conflicted"
     elif found.staged:
-        tree = git.run("write-tree").decode().strip()
+        tree = _index_tree(git, Path(seen.repository.git_dir) / "index", scratch)
     snapshot = Snapshot(
         head=seen.head,
         branch_ref=seen.branch_ref or "HEAD",
@@ -241,6 +247,14 @@ def look(git: Git) -> Look:
         index_sha256=hashlib.sha256(entries).hexdigest(),
     )
     return Look(seen, found, entries, snapshot)
+
+
+def _index_tree(git: Git, index: Path, scratch: Path) -> str:
+    try:
+        private.write_atomic(scratch, index.read_bytes())
+        return git.at(git.cwd, env={"GIT_INDEX_FILE": str(scratch)}).run("write-tree").decode().strip()
+    finally:
+        scratch.unlink(missing_ok=True)
 
 
 def validate(observation: Observation, repository: Repository, branch_ref: str) -> None:

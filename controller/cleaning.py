@@ -72,9 +72,9 @@ def finish(run: OpenRun, unit_id: str) -> None:
     with lock.held(lock.worktree_lock_path(run.root, common), wait=120.0, what="the repository's worktree registry"):
         worktree.remove(run.git, common, Path(unit.workspace.path))
     if unit.transport.commit is not None and unit.transport.ref is not None:
-        transport.unpin(run.git, unit.transport.ref, unit.transport.commit)
+        run.refs.delete(unit.transport.ref, unit.transport.commit)
     elif unit.transport_intent is not None:
-        transport.unpin(run.git, transport.ref_name(run.state.run_id, unit_id), unit.transport_intent)
+        run.refs.delete(transport.ref_name(run.state.run_id, unit_id), unit.transport_intent)
     run.record(
         r.UnitCleaned(abandoned=bool(intent.get("abandoned")), abandonment_receipt=intent.get("abandonment_receipt")),
         unit=unit_id,

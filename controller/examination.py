@@ -128,7 +128,7 @@ def refs(runs: list[OpenRun]) -> Iterator[Finding]:
     for top in sorted({run.state.repository.toplevel for run in runs}):
         git = Git(Path(top))
         known = {
-            transport.ref_name(run.state.run_id, unit.unit_id): unit
+            transport.ref_name(run.state.run_id, unit.unit_id): (run, unit)
             for run in runs
             if run.state.repository.toplevel == top
             for unit in run.state.units.values()
@@ -140,17 +140,19 @@ def refs(runs: list[OpenRun]) -> Iterator[Finding]:
             continue
         for line in out.splitlines():
             ref, commit = line.split(" ")
-            unit = known.get(ref)
-            if unit is None:
+            owner = known.get(ref)
+            if owner is None:
                 command = f"git -C {top} show --stat {commit}  # then: git -C {top} update-ref -d {ref} {commit}"
                 yield Finding("transport ref", ref, "belongs to no run under this runs root", command)
-            elif unit.cleanup is not None and unit.transport.commit == commit:
+                continue
+            run, unit = owner
+            if unit.cleanup is not None and unit.transport.commit == commit:
                 yield Finding(
                     "transport ref",
                     ref,
                     f"unit {unit.unit_id} is cleaned",
                     "unit-workspace doctor --fix",
-                    lambda git=git, ref=ref, commit=commit: transport.unpin(git, ref, commit),  # type: ignore[misc]
+                    lambda refs=run.refs, ref=ref, commit=commit: refs.delete(ref, commit),  # type: ignore[misc]
                 )
 
 

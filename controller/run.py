@@ -13,7 +13,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from controller import checkout, encoding, fold, index_file, interrupts, journal, lock, projection, run_root
+from controller import (
+    checkout,
+    encoding,
+    fold,
+    index_file,
+    interrupts,
+    journal,
+    lock,
+    projection,
+    ref_file,
+    run_root,
+    transport,
+)
 from controller import records as r
 from controller.errors import ControllerError, Refused, Unreadable
 from controller.git import Git
@@ -109,6 +121,16 @@ class OpenRun:
             if found != source.digest:
                 raise Unreadable("the run's prompt brief was altered", expected=source.digest, found=found)
 
+    @property
+    def refs(self) -> ref_file.Refs:
+        """The references that this run may change."""
+        repository = self.state.repository
+        return ref_file.Refs(self.git, Path(repository.git_dir), Path(repository.common_dir), self.directory)
+
+    def look(self) -> checkout.Look:
+        """One full look at the canonical checkout."""
+        return checkout.look(self.git, self.private_path("index"))
+
     def private_path(self, prefix: str) -> Path:
         """A fresh name in the run directory for an index copy or log."""
         return self.directory / f"{prefix}-{secrets.token_hex(6)}"
@@ -182,7 +204,8 @@ def changing(run_id: str, *, wait: float = lock.DEFAULT_WAIT) -> Iterator[OpenRu
             with run_root.trusted():
                 private.sweep_temps(directory)
             _end_survivors(run)
-            _clear_index_lock(run)
+            _clear_git_locks(run)
+            _sweep_index_copies(run)
             try:
                 yield run
             except BaseException:
@@ -207,8 +230,22 @@ def _end_survivors(run: OpenRun) -> None:
     run.record(r.SurvivorsEnded(marker=process.marker, pids=tuple(pids)), unit=run.state.verification_process_unit)
 
 
-def _clear_index_lock(run: OpenRun) -> None:
-    """Remove an `index.lock` that a killed command of this very run provably left (design.md section 6)."""
-    removed = index_file.clear_stale(Path(run.state.repository.git_dir), run.directory)
-    if removed is not None:
-        run.record(r.StaleGitLockRemoved(path=removed, cause="a killed command of this run held it"))
+def _clear_git_locks(run: OpenRun) -> None:
+    """Remove lock files of Git that a killed command of this very run provably left (design.md section 6)."""
+    git_dir = Path(run.state.repository.git_dir)
+    transports = [transport.ref_name(run.state.run_id, unit_id) for unit_id in run.state.units]
+    removed = [index_file.clear_stale(git_dir, run.directory), *run.refs.clear_stale(run.state.branch.ref, transports)]
+    for path in removed:
+        if path is not None:
+            run.record(r.StaleGitLockRemoved(path=path, cause="a killed command of this run held it"))
+
+
+def _sweep_index_copies(run: OpenRun) -> None:
+    """Remove copies of the index that no record names: a killed command made them, or was done with them."""
+    named = {unit.integration.index_copy for unit in run.state.units.values()}
+    named |= {attempt.index_copy for attempt in run.state.verification_attempts if attempt.status == "pending"}
+    with run_root.trusted():
+        for name in os.listdir(run.directory):
+            path = run.directory / name
+            if name.startswith(("index-", "index.work")) and str(path) not in named:
+                path.unlink(missing_ok=True)

@@ -22,9 +22,17 @@ def terminalize(run: OpenRun, unit_id: str) -> Unit:
     """Take the unit from its ended job to `integration-pending`; what does not pass is recorded, then raised."""
     jobs.sync(run, unit_id)
     unit = run.unit(unit_id)
-    machine.require("terminalize", unit_id, unit.state)
     if unit.state == "integration-pending" and unit.transport.commit is not None:
         return unit
+    _require_done(unit)
+    if not machine.destinations("terminalize", unit.state):
+        raise Blocked(
+            f"unit {unit_id} is {unit.state}: its output was dealt with, or it has none yet",
+            detail={"unit_id": unit_id, "state": unit.state},
+            expected="state authoring or authored",
+            found=f"state {unit.state}",
+            remedy=f"use one of: {', '.join(machine.triggers(unit.state))}",
+        )
     if unit.attempt.fallback.claimed is not None:
         raise Refused(
             "native fallback already owns implementation",
@@ -33,7 +41,6 @@ def terminalize(run: OpenRun, unit_id: str) -> Unit:
             found="a claim",
             remedy="complete-fallback",
         )
-    _require_done(unit)
     _require_no_process(unit)
     try:
         _author(run, unit_id)
@@ -157,7 +164,7 @@ def _pin(run: OpenRun, unit: Unit) -> Unit:
         (directory / "transport.stream").unlink(missing_ok=True)
     previous = unit.transport_intent
     run.record(r.TransportPinIntent(base=base, commit=commit, ref=ref), unit=unit.unit_id)
-    transport.pin(run.git, ref, commit, previous)
+    run.refs.create(ref, commit, previous)
     run.record(r.TransportPinned(transport=described), unit=unit.unit_id)
     return run.unit(unit.unit_id)
 

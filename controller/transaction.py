@@ -36,7 +36,7 @@ def preflight(run: OpenRun, unit_id: str, token: str, declared: Sequence[str], *
     ancestry.require_dependencies(run.state, unit)
     _require_in_scope(run, unit)
     _require_wave(run, unit)
-    seen = checkout.look(run.git)
+    seen = run.look()
     checkout.validate(seen.observation, run.state.repository, run.state.branch.ref)
     head = seen.observation.head
     heads = [checkout.observe(run.git, name).revisions[0] if name != head else head for name in declared]
@@ -224,7 +224,7 @@ def commit(run: OpenRun, unit_id: str, message: str) -> None:
     made = run.git.run("commit-tree", tree, "-p", parent, stdin=text).decode().strip()
     run.record(r.CommitIntent(commit=made, parent=parent, tree=tree), unit=unit_id)
     subject = f"commit: {message.splitlines()[0][:200]}"
-    run.git.run("update-ref", "-m", subject, run.state.branch.ref, made, parent)
+    run.refs.move_branch(run.state.branch.ref, made, parent, subject)
 
 
 def commit_at_head(run: OpenRun, unit: Unit, head: str, head_tree: str) -> str | None:

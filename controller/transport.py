@@ -92,11 +92,12 @@ def _require_transportable(base: dict[str, tuple[str, str]], entries: list[FileE
 def _require_not_ignored(shadow: Shadow, added: list[str]) -> None:
     if not added:
         return
-    stdin = b"".join(os.fsencode(path) + b"\0" for path in added)
+    # A file may be called `:(glob)x`, and check-ignore takes no literal pathspecs.
+    stdin = b"".join(b"./" + os.fsencode(path) + b"\0" for path in added)
     done = shadow.in_workspace.call("check-ignore", "--no-index", "-z", "--stdin", stdin=stdin)
     if done.returncode not in (0, 1):
         raise Git.failure(("check-ignore",), done)
-    ignored = [os.fsdecode(path) for path in done.stdout.split(b"\0")[:-1]]
+    ignored = [os.fsdecode(path.removeprefix(b"./")) for path in done.stdout.split(b"\0")[:-1]]
     if ignored:
         from controller.encoding import dumps
 
@@ -145,9 +146,12 @@ def _read(workspace: Path, entry: FileEntry) -> bytes:
         ) from None
 
 
-def _conversions(shadow: Shadow, base: str, paths: list[str]) -> set[str]:
+def _conversions(shadow: Shadow, base: str, attribute_files: list[str], paths: list[str]) -> set[str]:
     """The paths whose bytes git converts on the way in, by the base's attributes and the recorded configuration."""
     shadow.git.run("read-tree", base)
+    if attribute_files:  # `git hash-object` reads attributes from files only, never from the index
+        stdin = b"".join(os.fsencode(path) + b"\0" for path in attribute_files)
+        shadow.git.run("checkout-index", "-f", "-z", "--stdin", stdin=stdin)
     stdin = b"".join(os.fsencode(path) + b"\0" for path in paths)
     out = shadow.git.run("check-attr", "--cached", "-z", "--stdin", *_ATTRIBUTES, stdin=stdin)
     fields = out.split(b"\0")[:-1]
@@ -205,15 +209,18 @@ class Builder:
         contents += self._special(tree, special, stream)
         return Delta(tuple(contents), deleted)
 
-    def _encoded(self, data: bytes) -> bool:
-        return data[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in data[:8000]
+    @staticmethod
+    def _encoded(data: bytes) -> bool:
+        """Whether `working-tree-encoding` could say something else of these bytes than UTF-8 does."""
+        return not data.isascii() or b"\0" in data[:8000]
 
     def _special(
         self, tree: dict[str, tuple[str, str]], special: list[tuple[FileEntry, str]], stream: IO[bytes]
     ) -> Iterator[Content]:
         if not special:
             return
-        converted = _conversions(self.shadow, self.base, [entry.path for entry, _ in special])
+        attribute_files = [path for path in tree if path.rpartition("/")[2] == ".gitattributes"]
+        converted = _conversions(self.shadow, self.base, attribute_files, [entry.path for entry, _ in special])
         for entry, mode in special:
             path = entry.path
             data = _read(self.shadow.workspace, entry)
@@ -295,44 +302,3 @@ def describe(git: Git, base: str, tree: str, commit: str, ref: str) -> Transport
         changed_paths=tuple(paths),
         inventory_b64=base64.b64encode(raw).decode(),
     )
-
-
-def pin(git: Git, ref: str, commit: str, previous: str | None) -> None:
-    """Create the ref, or find it already at this commit; `Blocked` when it points elsewhere.
-
-    `previous`: the commit that an interrupted call of this attempt meant to pin; the ref may still be there.
-    """
-    for old in ("0" * len(commit), *([previous] if previous is not None else [])):
-        # Never through a symbolic ref of that name: it would make or move a branch of the worker's choosing.
-        done = git.call("update-ref", "--no-deref", ref, commit, old)
-        if done.returncode == 0:
-            return
-    found = git.call("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
-    if found.returncode != 0:
-        raise Git.failure(("update-ref",), done)
-    if found.stdout.decode().strip() != commit:
-        raise Blocked(
-            "the transport ref already points at another commit",
-            detail={"ref": ref},
-            expected=commit,
-            found=found.stdout.decode().strip(),
-            remedy="inspect that commit; delete the ref only if nothing there is needed",
-        )
-
-
-def unpin(git: Git, ref: str, commit: str) -> None:
-    """Delete the ref if it still points at this commit; nothing is an error that is already gone. One git process."""
-    done = git.call("update-ref", "--no-deref", "-d", ref, commit)
-    if done.returncode == 0:
-        return
-    found = git.call("rev-parse", "--verify", "--quiet", ref)
-    if found.returncode == 0:
-        if found.stdout.decode().strip() == commit:
-            raise Git.failure(("update-ref",), done)
-        raise Blocked(
-            "the transport ref no longer points at the recorded transport",
-            detail={"ref": ref},
-            expected=commit,
-            found=found.stdout.decode().strip(),
-            remedy="inspect that commit before removing the ref yourself",
-        )

@@ -107,7 +107,7 @@ def run_command(
         code = outcome.exit_code
     else:
         code = 128 + (outcome.signal or 0)
-    after = checkout.look(run.git)
+    after = run.look()
     return Verdict(
         exit_code=code,
         timed_out=outcome.timed_out,

@@ -52,9 +52,11 @@ def registrations(common_dir: str) -> list[Registration]:
     except FileNotFoundError:
         return []
     for name in names:
-        gitdir, head = _line(base / name / "gitdir"), _line(base / name / "HEAD")
-        if gitdir is None or head is None:
+        gitdir = _line(base / name / "gitdir")
+        if gitdir is None:
             continue
+        # A killed `git worktree add` leaves `locked` and `gitdir` before there is a HEAD: git knows it by then.
+        head = _line(base / name / "HEAD") or ""
         found.append(Registration(name, gitdir, head, os.path.lexists(base / name / "locked")))
     return found
 
@@ -151,6 +153,7 @@ def remove(git: Git, common_dir: str, workspace: Path) -> None:
 
     `Blocked`, and nothing removed, under a lock that is not ours: somebody wants it kept (claude-code#57765).
     """
+    _remove_unborn(common_dir, workspace)
     entry = registration(common_dir, workspace)
     if entry is None:
         run_root.remove_tree(workspace)
@@ -170,6 +173,15 @@ def remove(git: Git, common_dir: str, workspace: Path) -> None:
         os.rmdir(admin.parent)
     except OSError:
         pass
+
+
+def _remove_unborn(common_dir: str, workspace: Path) -> None:
+    """Remove what a killed `git worktree add` of ours left before it had named its workspace: only our lock reason."""
+    base = Path(common_dir) / "worktrees"
+    for name in os.listdir(base) if base.is_dir() else []:
+        admin = base / name
+        if not os.path.lexists(admin / "gitdir") and _line(admin / "locked") == _lock_reason(workspace):
+            run_root.remove_tree(admin)
 
 
 def walk(workspace: Path) -> list[FileEntry]:

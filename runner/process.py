@@ -120,16 +120,15 @@ def open_pidfd(identity: ProcessIdentity) -> int | None:
 
 def descendants(pid: int) -> list[ProcessIdentity]:
     """Every live process below `pid`, parents before children; `pid` itself is not among them."""
-    return [_identity(stat) for stat in _below(pid) if not stat.dead]
+    return _below(list(_all_stats()), [pid])
 
 
 def with_descendants(roots: Iterable[ProcessIdentity]) -> list[ProcessIdentity]:
-    """`roots` and every live process below them, each once."""
-    found: dict[ProcessIdentity, None] = {}
-    for root in roots:
-        found[root] = None
-        found.update(dict.fromkeys(descendants(root.pid)))
-    return list(found)
+    """Those of `roots` that live, and every live process below them, each once."""
+    stats = list(_all_stats())
+    present = {_identity(stat) for stat in stats if not stat.dead}
+    alive = [root for root in dict.fromkeys(roots) if root in present]
+    return list(dict.fromkeys([*alive, *_below(stats, [root.pid for root in alive])]))
 
 
 def session_members(session: int) -> list[ProcessIdentity]:
@@ -142,9 +141,10 @@ def children(pid: int) -> list[tuple[ProcessIdentity, int]]:
     return [(_identity(s), s.session) for s in _all_stats() if s.parent == pid and not s.dead]
 
 
-def dead_children(pid: int) -> list[int]:
-    """The pids of the direct children of `pid` that wait to be reaped."""
-    return [stat.pid for stat in _all_stats() if stat.parent == pid and stat.dead]
+def census(pid: int) -> tuple[list[ProcessIdentity], list[int]]:
+    """One look at what is below `pid`: its live descendants, and its direct children that wait to be reaped."""
+    stats = list(_all_stats())
+    return _below(stats, [pid]), [stat.pid for stat in stats if stat.parent == pid and stat.dead]
 
 
 def marked(name: str, value: str) -> list[ProcessIdentity]:
@@ -183,7 +183,9 @@ def kill_all(find: Callable[[], Iterable[ProcessIdentity]], grace: float) -> lis
     started = time.monotonic()
     empty = 0
     while True:
-        alive = [identity for identity in find() if identity.pid != os.getpid()]
+        # What was found once counts until it is gone: what led to it (a parent, a session) may be gone by now.
+        known = dict.fromkeys([*seen, *find()])
+        alive = [identity for identity in known if identity.pid != os.getpid() and is_alive(identity)]
         # One scan of /proc is no snapshot: a fork may slip behind it, so only the second silence counts.
         empty = 0 if alive else empty + 1
         elapsed = time.monotonic() - started
@@ -226,15 +228,15 @@ def _all_stats() -> Iterator[_Stat]:
             yield stat
 
 
-def _below(pid: int) -> list[_Stat]:
+def _below(stats: Iterable[_Stat], pids: Iterable[int]) -> list[ProcessIdentity]:
     by_parent: dict[int, list[_Stat]] = {}
-    for stat in _all_stats():
+    for stat in stats:
         by_parent.setdefault(stat.parent, []).append(stat)
-    found: list[_Stat] = []
-    queue = [pid]
+    found: list[ProcessIdentity] = []
+    queue = list(pids)
     while queue:
         below = by_parent.pop(queue.pop(0), [])
-        found += below
+        found += [_identity(stat) for stat in below if not stat.dead]
         queue += [stat.pid for stat in below]
     return found
 

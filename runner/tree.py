@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from runner.process import KILL_SECONDS, ProcessIdentity, dead_children, descendants, signal_identity
+from runner.process import KILL_SECONDS, ProcessIdentity, census, signal_identity
 
 SETTLE_SECONDS = 0.05
 """How long helpers may take to end by themselves after the leader did, before they count as survivors."""
@@ -99,12 +99,12 @@ class Tree:
             wait(_FIRST_PAUSE)
 
     def _live(self) -> list[ProcessIdentity]:
-        me = os.getpid()
-        for pid in dead_children(me):
+        live, dead = census(os.getpid())
+        for pid in dead:
             if pid != self._leader:
                 # A zombie that somebody traces cannot be reaped yet: never block on one.
                 os.waitpid(pid, os.WNOHANG)
-        return descendants(me)
+        return live
 
     def _kill(self, live: list[ProcessIdentity]) -> None:
         if not self._reaped:

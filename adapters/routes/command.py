@@ -31,4 +31,6 @@ def adapter(context: Context) -> Adapter:
         answer_in="raw-result" if command.uses("result_file") else "stdout",
         environment=command.env,
         prompt_on_stdin=command.prompt == "stdin",
+        state=command.state,
+        confined=command.confinement,
     )

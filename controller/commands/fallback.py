@@ -46,7 +46,7 @@ def claim(*, run_id: str, unit_id: str, caller_mode: str, wait: float) -> Answer
         if unit.wave.id is not None:
             require_turn(run, unit_id)
         reason = _basis(run, unit)
-        seen = checkout.look(run.git)
+        seen = run.look()
         head = seen.observation.head
         if reason == PRESERVED:
             if seen.snapshot != unit.integration.pre_fold:
@@ -169,7 +169,7 @@ def complete(
         if run.state.lock is not None:
             raise Refused("the run holds the integration lock", expected="no lock", found=run.state.lock.unit_id)
         machine.require("complete-fallback", unit_id, unit.state)
-        seen = checkout.look(run.git)
+        seen = run.look()
         checkout.validate(seen.observation, run.state.repository, run.state.branch.ref)
         checkout.require_clean(seen.status, run.state.repository.git_dir)
         if seen.observation.head != accepted_head:

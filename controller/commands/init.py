@@ -9,7 +9,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from controller import brief, checkout, encoding, journal, lock, run_root, sanction, shapes
+from controller import brief, checkout, encoding, index_file, journal, lock, run_root, sanction, shapes
 from controller import records as r
 from controller.answer import Answer
 from controller.checkout import Observation
@@ -299,6 +299,26 @@ def _matching_checkpoint(run: OpenRun, seen: Observation) -> shapes.Checkpoint |
     )
 
 
+def _move(run: OpenRun, entry: bytes, commit: str, head: str) -> None:
+    """The user's index first, then the branch: between the two the plan is staged, which is where a host began."""
+    git_dir = Path(run.state.repository.git_dir)
+    before, after = run.private_path("index"), run.private_path("index")
+    with index_file.held(git_dir, run.directory) as held:
+        for path in (before, after):
+            index_file.copy(held.index, path)
+        work = run.git.at(run.git.cwd, env={"GIT_INDEX_FILE": str(after)})
+        work.run("update-index", "-z", "--add", "--index-info", stdin=entry)
+        held.install(after)
+    after.unlink()
+    try:
+        run.refs.move_branch(run.state.branch.ref, commit, head, CHECKPOINT_MESSAGE)
+    except ControllerError:
+        with index_file.held(git_dir, run.directory) as held:
+            held.install(before)
+        raise
+    before.unlink()
+
+
 def _commit(run: OpenRun, seen: Observation, content: bytes) -> shapes.Checkpoint:
     """Commit the plan from a private index, then bring the user's index along for that one path."""
     state = run.state
@@ -322,12 +342,7 @@ def _commit(run: OpenRun, seen: Observation, content: bytes) -> shapes.Checkpoin
     run.record(
         r.CheckpointIntent(prior_head=seen.head, commit=commit, tree=tree, path=path, digest=state.source.digest)
     )
-    done = run.git.call("update-index", "-z", "--add", "--index-info", stdin=entry)
-    if done.returncode == 0:
-        done = run.git.call("update-ref", "-m", CHECKPOINT_MESSAGE, state.branch.ref, commit, seen.head)
-    if done.returncode != 0:
-        run.git.call("reset", "-q", "--", path)
-        raise Git.failure(("update-ref",), done)
+    _move(run, entry, commit, seen.head)
     after = checkout.status(run.git)
     if after.dirty or after.head != commit:
         raise Blocked(

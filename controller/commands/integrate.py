@@ -98,7 +98,7 @@ class _Transaction:
             raise
         try:
             transaction.apply(run, self.unit_id)
-            applied = checkout.look(run.git)
+            applied = run.look()
             transaction.mark_applied(run, self.unit_id, applied)
             self._verify_and_commit(applied.snapshot)
         except ControllerError as error:
@@ -117,7 +117,7 @@ class _Transaction:
                 remedy="run `resume --run-id`",
             )
         lock.require_token(run.state, self.unit_id, held.nonce, run.root)
-        seen = checkout.look(run.git)
+        seen = run.look()
         checkout.validate(seen.observation, run.state.repository, run.state.branch.ref)
         transaction.require_exact(run, run.unit(self.unit_id), seen)
         if run.unit(self.unit_id).state == "integration-pending":

@@ -41,7 +41,7 @@ def mark_applied(*, run_id: str, unit_id: str, lock_token: str, wait: float) -> 
         lock.require_token(run.state, unit_id, lock_token, run.root)
         if unit.integration.pre_fold is None:
             raise Refused("preflight has not run", detail={"unit_id": unit_id}, expected="preflight", found="nothing")
-        transaction.mark_applied(run, unit_id, checkout.look(run.git))
+        transaction.mark_applied(run, unit_id, run.look())
         applied = run.unit(unit_id).integration.applied
         assert applied is not None
         return Answer("APPLIED", {"unit_id": unit_id, "post_index_tree": applied.post_index_tree})
@@ -62,7 +62,7 @@ def mark_verified(
     with changing(run_id, wait=wait) as run:
         machine.require("mark-verified", unit_id, run.unit(unit_id).state)
         lock.require_token(run.state, unit_id, lock_token, run.root)
-        seen = checkout.look(run.git)
+        seen = run.look()
         verification = transaction.mark_verified(run, unit_id, seen, evidence_digest, summary, ignored)
         return Answer("VERIFIED", {"unit_id": unit_id, "verification": encoding.plain(verification)})
 

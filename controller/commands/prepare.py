@@ -264,7 +264,7 @@ def _retry(run: OpenRun, unit: Unit, request: _Request, head: str) -> Unit:
 def _again(run: OpenRun, unit: Unit, request: _Request, head: str) -> Answer:
     """Answer for an attempt that exists: everything must be what was recorded; finish a half-made workspace."""
     attempt = unit.attempt
-    if attempt.attempt_id != request.attempt_id or unit.cleanup is not None or unit.state == "cleaned":
+    if attempt.attempt_id != request.attempt_id or unit.cleanup is not None or unit.state in machine.TERMINAL:
         raise Refused(
             f"attempt {request.attempt_id} of unit {unit.unit_id} has ended; supply a fresh --attempt-id",
             detail={"unit_id": unit.unit_id, "state": unit.state},

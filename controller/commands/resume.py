@@ -234,7 +234,7 @@ class _Resumption:
         self._act(unit_id, "terminalized", transport=unit.transport.commit)
 
     def _look(self) -> Look:
-        seen = checkout.look(self.run.git)
+        seen = self.run.look()
         checkout.validate(seen.observation, self.run.state.repository, self.run.state.branch.ref)
         return seen
 

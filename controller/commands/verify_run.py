@@ -89,7 +89,7 @@ def _accepted(run: OpenRun) -> dict[str, str]:
 
 
 def _require_accepted_head(run: OpenRun, accepted: dict[str, str]) -> Look:
-    seen = checkout.look(run.git)
+    seen = run.look()
     checkout.validate(seen.observation, run.state.repository, run.state.branch.ref)
     checkout.require_clean(seen.status, run.state.repository.git_dir)
     head = seen.observation.head

@@ -46,7 +46,7 @@ def test_no_file_is_no_command(tmp_path: Path) -> None:
         ("commands = ", "is not TOML"),
         ("[comands.x]\nargv = ['a']", "unknown key 'comands' in the top level; did you mean 'commands'"),
         ("[commands.x]\nargs = ['a']", r"unknown key 'args' in \[commands.x\]; did you mean 'argv'"),
-        ("[commands.x]\nzzz = 1", "known keys: argv, prompt, env, default"),
+        ("[commands.x]\nzzz = 1", "known keys: argv, prompt, env, state, confinement, default"),
         ("[commands.x]\nprompt = 'stdin'", "argv"),
         ("[commands.x]\nargv = []", "argv"),
         ("[commands.x]\nargv = 'a'", "argv"),

@@ -7,7 +7,8 @@ from datetime import datetime
 import pytest
 
 from adapters.events import ErrorInfo
-from adapters.failures import MAX_RETRY_AFTER_SECONDS, classify, refused_flag, retry_after, rule
+from adapters.failures import classify, refused_flag, rule
+from adapters.waits import MAX_RETRY_AFTER_SECONDS, retry_after
 
 NOW = datetime(2026, 3, 1, 12, 0)
 

@@ -91,7 +91,10 @@ class Stories(RuleBasedStateMachine):
             return
         if command.check == "moves-head" and (command.name != "integrate" or crash or world.fog is not None):
             command.check = "true"
-        self.seen["killed" if world.do(command, crash) is None else "commands"] += 1
+        reply = world.do(command, crash)
+        self.seen["killed" if reply is None else "commands"] += 1
+        if reply is not None and world.fog is None:
+            self.seen[f"{command.name} {'accepted' if reply.code == 0 else 'refused'}"] += 1
 
     def _crash(self, dice: Random, chance: float) -> Crash | None:
         if dice.random() >= chance:
@@ -302,4 +305,5 @@ def test_many_stories(lane: Lane, tmp_path: Path, request: pytest.FixtureRequest
     if "sweep" not in request.config.option.markexpr:
         pytest.skip("a sweep: pytest -m sweep")
     stories, steps = int(os.environ.get("MODEL_STORIES", "200")), int(os.environ.get("MODEL_STEPS", "50"))
-    print(dict(tell(lane, tmp_path, stories, steps, always_the_same=False)))
+    seen = tell(lane, tmp_path, stories, steps, always_the_same=False)
+    print("\n".join(f"{count:7} {what}" for what, count in sorted(seen.items())))

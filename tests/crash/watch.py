@@ -7,11 +7,14 @@ passes meanwhile), and it knows from the kernel whether anything is left.
 
 from __future__ import annotations
 
+import gc
+import importlib
 import os
 import select
 import signal
 import socket
 import stat
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +27,8 @@ from tests.crash import syscalls
 from tests.crash.syscalls import Call
 
 LIMIT_SECONDS = 60.0
+PROGRAMS = {"controller": "controller.cli", "runner": "runner.cli", "adapters": "adapters.cli"}
+_PYTHON = [sys.executable, "-P", "-m"]
 
 
 class Effect(msgspec.Struct, frozen=True):
@@ -259,6 +264,35 @@ class Keeper:
             os.close(fd)
 
 
+def preload() -> None:
+    """Import what the programs import, so that no child of this process has to."""
+    for package in ("controller", "controller.commands", "runner", "adapters"):
+        for path in sorted((Path(__file__).resolve().parents[2] / package.replace(".", "/")).glob("*.py")):
+            if not path.stem.startswith("__"):
+                importlib.import_module(f"{package}.{path.stem}")
+    gc.collect()
+    gc.freeze()
+
+
+def _run_in_process(module: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
+    """Be a program of this checkout without executing an interpreter first: the same code, a fifth of the time."""
+    os.environ.clear()
+    os.environ.update(env)
+    os.closerange(3, 1024)
+    sys.argv = [module, *argv]
+    sys.stdin, sys.stdout, sys.stderr = (open(fd, mode) for fd, mode in ((0, "r"), (1, "w"), (2, "w")))
+    code: object = 1
+    try:
+        importlib.import_module(module).main()
+        code = 0
+    except SystemExit as ending:
+        code = ending.code
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 1 if code else 0)
+
+
 def _become(
     argv: Sequence[str],
     env: Mapping[str, str],
@@ -281,6 +315,8 @@ def _become(
         if channel is not None and plan is not None:
             listener = syscalls.install(reads=plan.reads)
             socket.send_fds(channel, [b"l"], [listener])
+        if argv[: len(_PYTHON)] == _PYTHON and argv[len(_PYTHON)] in PROGRAMS:
+            _run_in_process(PROGRAMS[argv[len(_PYTHON)]], argv[len(_PYTHON) + 1 :], env)
         # Every other descriptor closes on exec: Python opens none that is inherited.
         os.execvpe(argv[0], list(argv), dict(env))
     finally:

@@ -15,7 +15,7 @@ import msgspec
 
 from tests.crash import plans
 from tests.crash.points import Bench, Result
-from tests.crash.watch import Keeper
+from tests.crash.watch import Keeper, preload
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -38,6 +38,7 @@ class Done(msgspec.Struct, frozen=True):
 
 def serve(base: Path) -> None:
     """Do tasks until standard input ends."""
+    preload()
     keeper = Keeper()
     try:
         _serve(base, keeper)

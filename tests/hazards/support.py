@@ -69,7 +69,9 @@ class Trap:
         folder.mkdir(exist_ok=True)
         self.folder = folder
         self.trace = folder / "trace"
-        self.program = script(folder / "trap", f'echo "$0 $*" >> {self.trace}\n{then}\nexit {code}')
+        # What it runs may be git, which would fall into it again.
+        body = f'[ "$TRAPPED" ] && exit {code}\nexport TRAPPED=1\n{then}\nexit {code}'
+        self.program = script(folder / "trap", f'echo "$0 $*" >> {self.trace}\n{body}')
 
     def hooks(self, folder: Path) -> Path:
         """Every hook that Git knows, in `folder`, is this trap."""

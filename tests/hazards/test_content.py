@@ -1,4 +1,4 @@
-"""Rows 10, 24-26, 29, 30, 34 and 35: names, line endings, filters and sizes arrive as they are, or are refused by name."""
+"""Rows 10, 24-26, 29, 30, 34, 35: names, line endings, filters, sizes arrive as they are, or are refused by name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_names_that_git_quotes_are_never_misread(run: Host) -> None:
     added = run.pending("U1", lambda workspace: _write(workspace, b"one"))["changed_paths"]
     assert sorted(os.fsencode(path) for path in added) == sorted(NAMES)
     before = run.fingerprint()
-    shout = "for f in *; do [ -d \"$f\" ] || echo user >> \"./$f\"; done; exit 1"
+    shout = 'for f in *; do [ -d "$f" ] || echo user >> "./$f"; done; exit 1'
     reply = run.integrate("U1", ["sh", "-c", shout]).expect("BLOCKED")
     assert run.fingerprint() == before
     kept = {os.fsencode(item["path"]): Path(item["copy"]).read_bytes() for item in reply.body["recovered"]}
@@ -145,14 +145,12 @@ def test_a_required_filter_that_is_missing_never_leaves_half_a_worktree(bare_hos
     """Row 29: the refusal names filter and file, nothing is left, and installing it mends it."""
     host = bare_host
     _large_file_storage(host, "no-such-tool")
-    before = host.fingerprint
     reply = host.prepare().expect("BLOCKED")
     assert "a.bin" in reply.stderr
     assert "no-such-tool" in reply.stderr or "'big'" in reply.stderr
     assert worktrees(host) == []
     resume(host)
     assert worktrees(host) == []
-    assert before
     for name in ("smudge", "clean"):
         host.git("config", f"filter.big.{name}", "cat")
     host.prepare().expect("PREPARED")
@@ -166,7 +164,7 @@ def test_large_files_are_never_fetched_for_a_workspace(bare_host: Host) -> None:
     told.unlink(missing_ok=True)
 
     def work(workspace: Path) -> None:
-        assert told.read_text().splitlines()[0] == f"1 {workspace}"
+        assert f"1 {workspace}" in told.read_text().splitlines()
         told.unlink()
         (workspace / "b.bin").write_text("new pointer\n")
 

@@ -7,7 +7,7 @@ import os
 import signal
 from pathlib import Path
 
-from runner.process import boot_id, identify
+from runner.process import boot_id, descendants, identify
 from tests.runner.support import SLEEP, STUBBORN, Cli, gone, running, until, write_job
 
 TREE = f"setsid sh -c '{SLEEP}' & (setsid sh -c 'sleep 60; :' &) ; {SLEEP}"
@@ -55,10 +55,10 @@ def test_descendants_in_sessions_of_their_own_are_found_when_all_their_parents_a
 
 
 def test_a_child_without_the_mark_is_found_through_its_living_parent(cli: Cli) -> None:
-    job = cli.shell("env -i sleep 61 & wait")
+    # It will not leave either, while its parent, which leads to it, goes at once.
+    job = cli.shell(f'env -i sh -c "{STUBBORN}" & wait')
     worker = job.processes()[1]
-    children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children")
-    child = until(lambda: identify(int(children.read_text() or 0)), "child")
+    child = until(lambda: descendants(worker.pid), "child")[0]
     job.kill_supervisor()
     cli.text("reap", job.id)
     assert gone(child)

@@ -1,0 +1,7 @@
+"""composer: a Composer model through Cursor (`adapters.routes.cursor_family`)."""
+
+from __future__ import annotations
+
+from adapters.routes.cursor_family import cursor_adapter as adapter
+
+__all__ = ["adapter"]

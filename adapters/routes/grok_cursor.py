@@ -1,0 +1,7 @@
+"""grok-cursor: a Grok model through Cursor (`adapters.routes.cursor_family`)."""
+
+from __future__ import annotations
+
+from adapters.routes.cursor_family import cursor_adapter as adapter
+
+__all__ = ["adapter"]
