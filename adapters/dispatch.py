@@ -138,6 +138,8 @@ class _Run:
             self._ask_cli(adapter, argv, executable, path, scratch)
             if posture.kind in ("landlock", "bubblewrap"):
                 environment.update(confine.temporary(self._route, _made(scratch / "tmp")))
+                if posture.enforced:
+                    environment.update(adapter.variables_when_confined)
                 self._confinement = self._confine(adapter, assessed, environment, executable, scratch)
             if adapter.models is not None:
                 asked = (executable, *adapter.models)

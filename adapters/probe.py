@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -165,8 +166,11 @@ def _ask(
         # Some print their help on stderr.
         return _printed((executable, *arguments), environment, home, job, seconds, arguments is help_page)
 
-    said = printed(version, VERSION_SECONDS)
-    page = printed(help_page, HELP_SECONDS)
+    try:
+        said = printed(version, VERSION_SECONDS)
+        page = printed(help_page, HELP_SECONDS)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
     flags = None if page is None else frozenset(_FLAG.findall(page.decode("utf-8", "replace")))
     return Told(None if said is None else first_line(said), flags or None)
 

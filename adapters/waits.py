@@ -6,7 +6,7 @@ A public launcher took 432,000 seconds at its word and stood still for five days
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 MAX_RETRY_AFTER_SECONDS = 24 * 3600
 
@@ -101,6 +101,8 @@ def _clock(message: str, now: datetime) -> int | None:
 
 def _in_zone(now: datetime, name: str) -> datetime | None:
     """Local time `now` as a clock in zone `name` shows it, or None when this machine does not know the zone."""
+    if name.upper() == "UTC":
+        return now.astimezone(UTC)
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
     try:

@@ -60,7 +60,11 @@ def apply_tree(run: OpenRun, pre_fold: Snapshot, index_copy: str, index_sha256: 
                 remedy="let other Git commands end, then run integrate again",
             )
         work, git = _working_index(run, Path(index_copy))
-        git.run("read-tree", "-m", "-u", pre_fold.head_tree, tree, timeout=3600.0)
+        args = ("read-tree", "-m", "-u", pre_fold.head_tree, tree)
+        if git.call(*args, timeout=3600.0).returncode != 0:
+            # It refuses a file that was touched and not changed since git last looked (an undone edit): let it look.
+            git.call("update-index", "-q", "--refresh", timeout=3600.0)
+            git.run(*args, timeout=3600.0)
         if not work.exists():
             raise Blocked("git read-tree wrote no index")
         held.install(work)

@@ -40,7 +40,8 @@ def cleanup(
     if unit.cleanup is not None and unit.state in machine.TERMINAL:
         prune(run, unit_id)
         return True
-    if unit.attempt.job_id is not None and unit.attempt.process_state == RUNNING:
+    late = unit.attempt.process_state == RUNNING or unit.state == "native-completed"
+    if unit.attempt.job_id is not None and late:
         jobs.sync(run, unit_id)
         unit = run.unit(unit_id)
     if unit.attempt.process_state == RUNNING:
@@ -196,7 +197,8 @@ def _terminal_job(run: OpenRun, unit: Unit, job_id: str) -> dict[str, Any]:
             found=word.value,
             remedy="sync-job, then try again",
         )
-    if attempt.process_state in (*FAILED_WORDS, NEVER_STARTED):
+    # Once the native implementation is accepted there is nothing to reconcile, even if the worker finished after all.
+    if attempt.process_state in (*FAILED_WORDS, NEVER_STARTED) or unit.state == "native-completed":
         return {"kind": "terminal-job", "value": job_id, "process_state": attempt.process_state}
     digest = _result_digest(run, unit)
     failure, receipt = attempt.terminal_validation_failure, attempt.terminal_receipt

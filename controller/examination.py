@@ -152,19 +152,24 @@ def refs(runs: list[OpenRun]) -> Iterator[Finding]:
                     ref,
                     f"unit {unit.unit_id} is cleaned",
                     "unit-workspace doctor --fix",
-                    lambda refs=run.refs, ref=ref, commit=commit: refs.delete(ref, commit),  # type: ignore[misc]
+                    lambda run=run, ref=ref, commit=commit: _delete(run, ref, commit),  # type: ignore[misc]
                 )
+
+
+def _delete(run: OpenRun, ref: str, commit: str) -> None:
+    with lock.held(run.directory / "manifest.lock", wait=lock.DEFAULT_WAIT, what=f"run {run.state.run_id}"):
+        run.refs.delete(ref, commit)
 
 
 def git_locks(runs: list[OpenRun]) -> Iterator[Finding]:
     """Lock files of Git in the repositories; only those that a killed command of a run provably left are ours."""
     for run in runs:
         git_dir = Path(run.state.repository.git_dir)
-        if index_file.is_left(git_dir, run.directory):
+        if index_file.is_left(git_dir, run.directory) or run.refs.is_left():
             yield Finding(
-                "index.lock",
+                "git lock",
                 str(git_dir),
-                "a killed command of this run held the index",
+                "a killed command of this run held the index or a reference",
                 f"unit-workspace resume --run-id {run.state.run_id}",
             )
             continue

@@ -90,6 +90,7 @@ def _create(run: OpenRun, unit_id: str, resume: bool) -> tuple[str, bool]:
         entry = run.record(r.LockIntent(nonce=nonce, path=str(path)), unit=unit_id)
         data = lock.content(run.state, run.directory, unit_id, nonce, seconds(entry.at))
         with run_root.trusted():
+            private.sweep_temps(path.parent)
             private.create_exclusive(path, data)
     run.record(r.LockAcquired(nonce=nonce, path=str(path)), unit=unit_id)
     return nonce, False

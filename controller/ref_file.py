@@ -63,7 +63,8 @@ class Refs:
             self._git.run("update-ref", "-m", message, ref, new, old)
             return
         who = self._git.run("var", "GIT_COMMITTER_IDENT").strip()
-        entry = f"{old} {new} ".encode() + who + b"\t" + " ".join(message.split()).encode("utf-8", "surrogateescape") + b"\n"
+        subject = " ".join(message.split()).encode("utf-8", "surrogateescape")
+        entry = b"%s %s %s\t%s\n" % (old.encode(), new.encode(), who, subject)
         with ExitStack() as locks:
             branch = locks.enter_context(git_lock.held(self._lock(ref), self._marker("ref")))
             locks.enter_context(git_lock.held(self._git_dir / "HEAD.lock", self._marker("head")))
@@ -169,6 +170,10 @@ class Refs:
             found=str(found),
             remedy="inspect that commit; delete the ref only if nothing there is needed",
         )
+
+    def is_left(self) -> bool:
+        """Whether a command of this run holds such a lock, or was killed while it did."""
+        return any(os.path.lexists(self._marker(kind)) for kind in ("ref", "head", "packed"))
 
     def clear_stale(self, branch: str, transports: list[str]) -> list[str]:
         """Remove what a killed command of this run left of these locks; their paths. Under the run's lock."""

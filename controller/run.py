@@ -7,6 +7,7 @@ act, record, with no second look-up after letting go (design.md section 3).
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import secrets
 from collections.abc import Iterator
@@ -140,6 +141,14 @@ class OpenRun:
         value = projection.manifest(self.state, self.directory, self.entries)
         run_root.write(self.directory / run_root.MANIFEST, encoding.dumps(value).encode("ascii") + b"\n")
 
+    def is_projected(self) -> bool:
+        """Whether `manifest.json` tells of the newest record: a call may be killed between the two."""
+        try:
+            value = json.loads(run_root.read(self.directory / run_root.MANIFEST, None))
+        except (ControllerError, ValueError):
+            return False
+        return isinstance(value, dict) and value.get("revision") == self.state.revision
+
 
 def _entries(records: tuple[journal.Record, ...]) -> list[Entry]:
     return [
@@ -213,7 +222,7 @@ def changing(run_id: str, *, wait: float = lock.DEFAULT_WAIT) -> Iterator[OpenRu
                 with suppress(ControllerError):
                     run.project()
                 raise
-            if len(run.entries) != before or not (directory / run_root.MANIFEST).exists():
+            if len(run.entries) != before or not run.is_projected():
                 run.project()
         finally:
             writer.close()

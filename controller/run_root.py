@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -189,23 +188,62 @@ def write(path: Path, data: bytes) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory of the run (a worker may have taken away its own permissions)."""
+    """Remove a directory of the run, never through a link.
 
-    def again(function: object, name: str, _info: object) -> None:
-        try:
-            os.chmod(os.path.dirname(name), 0o700)
-            if os.path.isdir(name) and not os.path.islink(name):
-                os.chmod(name, 0o700)
-                shutil.rmtree(name)
-            elif os.path.lexists(name):
-                os.unlink(name)
-        except OSError as error:
-            raise disk_error(error) from None
+    A worker may have taken away its own permissions, or nested folders deeper than a path, a recursion or the number of
+    open files reaches: folders are moved up before they are emptied.
+    """
+    try:
+        if path.is_symlink():
+            path.unlink()
+        elif path.exists():
+            top = _open_folder(str(path), None)
+            try:
+                while folders := _unlink_files(top):
+                    for name in folders:
+                        _lift(top, name)
+            finally:
+                os.close(top)
+            os.rmdir(path)
+    except OSError as error:
+        raise disk_error(error) from None
 
-    if path.is_symlink():
-        path.unlink()
-    elif path.exists():
-        shutil.rmtree(path, onerror=again)
+
+def _lift(top: int, name: str) -> None:
+    """Remove a folder of `top` whose own folders become folders of `top`."""
+    folder = _open_folder(name, top)
+    try:
+        for child in _unlink_files(folder):
+            os.close(_open_folder(child, folder))  # its `..` changes: it must be writable
+            os.rename(child, f"{private.TEMP_PREFIX}{os.urandom(8).hex()}", src_dir_fd=folder, dst_dir_fd=top)
+    finally:
+        os.close(folder)
+    os.rmdir(name, dir_fd=top)
+
+
+def _open_folder(name: str, parent: int | None) -> int:
+    """A descriptor of a real folder that is readable, writable and searchable from now on."""
+    handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        here = f"/proc/self/fd/{handle}"
+        if stat.S_IMODE(os.fstat(handle).st_mode) & 0o700 != 0o700:
+            os.chmod(here, 0o700)
+        return os.open(here, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        os.close(handle)
+
+
+def _unlink_files(folder: int) -> list[str]:
+    """Unlink everything in a folder that is none itself; the names of its folders."""
+    with os.scandir(folder) as found:
+        entries = list(found)
+    folders = []
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            folders.append(entry.name)
+        else:
+            os.unlink(entry.name, dir_fd=folder)
+    return folders
 
 
 def read_source(path: Path, what: str, limit: int = PACKET_MAX) -> bytes:

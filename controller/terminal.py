@@ -8,7 +8,7 @@ from typing import Any
 
 from controller import attempt_files, jobs, machine, receipts, run_root, transport, worktree
 from controller import records as r
-from controller.errors import Blocked, ControllerError, Refused, Unreadable
+from controller.errors import Blocked, ControllerError, Refused
 from controller.run import OpenRun
 from controller.shadow import Shadow
 from controller.state import DONE, Unit
@@ -42,10 +42,10 @@ def terminalize(run: OpenRun, unit_id: str) -> Unit:
             remedy="complete-fallback",
         )
     _require_no_process(unit)
+    # Recorded also when it cannot be trusted (UNREADABLE): a worker that spoils its own result, log or workspace must
+    # not leave its unit without a way out.
     try:
         _author(run, unit_id)
-    except Unreadable:
-        raise
     except ControllerError as error:
         _record_failure(run, unit_id, error)
         raise
@@ -53,8 +53,6 @@ def terminalize(run: OpenRun, unit_id: str) -> Unit:
     _require_not_blocked(run, unit)
     try:
         return _pin(run, unit)
-    except Unreadable:
-        raise
     except ControllerError as error:
         _record_failure(run, unit_id, error)
         raise

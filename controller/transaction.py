@@ -286,6 +286,7 @@ def restore(run: OpenRun, unit_id: str, *, anything: bool, cause: str) -> canoni
         unit=unit_id,
         cause=cause,
     )
+    _end_own_pick(run, unit)
     run.record(
         r.CanonicalRestored(
             shapes.Restore(
@@ -299,6 +300,13 @@ def restore(run: OpenRun, unit_id: str, *, anything: bool, cause: str) -> canoni
         unit=unit_id,
     )
     return done
+
+
+def _end_own_pick(run: OpenRun, unit: Unit) -> None:
+    """End a `git cherry-pick` of this very transport that stopped on a conflict: it would block the next preflight."""
+    head = Path(run.state.repository.git_dir) / "CHERRY_PICK_HEAD"
+    if head.is_file() and head.read_text().strip() == unit.transport.commit:
+        run.git.run("cherry-pick", "--quit")
 
 
 def record_blocker(

@@ -136,6 +136,14 @@ def _read(workspace: Path, entry: FileEntry) -> bytes:
         if worktree.file_entry(entry.path, after) != entry:
             raise worktree.changing(entry.path)
         return data
+    except MemoryError:
+        raise Blocked(
+            f"{entry.path} is too large to be pinned",
+            detail={"path": entry.path, "bytes": entry.size},
+            expected="a file that fits into memory",
+            found=f"{entry.size} bytes",
+            remedy="abandon the attempt and prepare another",
+        ) from None
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.ENOTDIR):
             raise worktree.changing(entry.path) from None

@@ -128,19 +128,34 @@ def require_registered(common_dir: str, workspace: Path) -> Registration:
 def add(git: Git, common_dir: str, workspace: Path, base: str) -> None:
     """Create the workspace: detached (no config write, no branch; claude-code#47266), private, hooks off, LFS pointers.
 
-    A half-made worktree of a killed call is ours and is removed first. Under the repository's worktree lock.
+    A half-made worktree of a killed call is ours and is removed first. Git names a registration after the folder, at
+    its first moment empty; so the folder gets its own name only once it is registered under one that is provably ours.
+    Under the repository's worktree lock.
     """
-    if registration(common_dir, workspace) is not None or os.path.lexists(workspace):
-        remove(git, common_dir, workspace)
-    run_root.make_dir(workspace)
-    at = git.at(git.cwd, env={"GIT_LFS_SKIP_SMUDGE": "1"}, options=("checkout.workers=0",))
+    remove(git, common_dir, workspace)
+    admin = _admin(common_dir, workspace)
+    draft = workspace.parent / admin.name
+    run_root.make_dir(draft)
+    options = ("checkout.workers=0", "worktree.useRelativePaths=false")
+    at = git.at(git.cwd, env={"GIT_LFS_SKIP_SMUDGE": "1"}, options=options)
     lock = ("--lock", "--reason", _lock_reason(workspace))
-    done = at.call("worktree", "add", "--detach", *lock, str(workspace), base, timeout=3600.0)
+    done = at.call("worktree", "add", "--detach", *lock, str(draft), base, timeout=3600.0)
     if done.returncode != 0:
         failure = git.failure(("worktree", "add"), done)
         remove(git, common_dir, workspace)
         raise failure
-    os.chmod(workspace, 0o700)
+    with run_root.trusted():
+        os.chmod(draft, 0o700)
+        os.rename(draft, workspace)
+        pointer = admin / "gitdir"
+        text = pointer.read_bytes().removesuffix(b"\n")
+        pointer.write_bytes(os.path.join(os.path.dirname(os.path.dirname(text)), b"workspace", b".git") + b"\n")
+
+
+def _admin(common_dir: str, workspace: Path) -> Path:
+    """Where the workspace is registered; the name belongs to this one workspace."""
+    digest = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:20]
+    return Path(common_dir) / "worktrees" / f"ce-work-{digest}"
 
 
 def _lock_reason(workspace: Path) -> str:
@@ -153,35 +168,25 @@ def remove(git: Git, common_dir: str, workspace: Path) -> None:
 
     `Blocked`, and nothing removed, under a lock that is not ours: somebody wants it kept (claude-code#57765).
     """
-    _remove_unborn(common_dir, workspace)
     entry = registration(common_dir, workspace)
-    if entry is None:
-        run_root.remove_tree(workspace)
-        return
-    admin = Path(common_dir) / "worktrees" / entry.name
-    if entry.locked and (reason := _line(admin / "locked")) != _lock_reason(workspace):
-        raise Blocked(
-            "the worktree registration is locked",
-            detail={"workspace": str(workspace)},
-            expected="no lock but our own",
-            found=reason or "locked without a reason",
-            remedy=f"git worktree unlock {workspace}",
-        )
-    run_root.remove_tree(workspace)
-    run_root.remove_tree(admin)
+    admins = {_admin(common_dir, workspace)}
+    if entry is not None:
+        found = Path(common_dir) / "worktrees" / entry.name
+        if entry.locked and (reason := _line(found / "locked")) != _lock_reason(workspace):
+            raise Blocked(
+                "the worktree registration is locked",
+                detail={"workspace": str(workspace)},
+                expected="no lock but our own",
+                found=reason or "locked without a reason",
+                remedy=f"git worktree unlock {workspace}",
+            )
+        admins.add(found)
+    for folder in (workspace, workspace.parent / _admin(common_dir, workspace).name, *admins):
+        run_root.remove_tree(folder)
     try:
-        os.rmdir(admin.parent)
+        os.rmdir(Path(common_dir) / "worktrees")
     except OSError:
         pass
-
-
-def _remove_unborn(common_dir: str, workspace: Path) -> None:
-    """Remove what a killed `git worktree add` of ours left before it had named its workspace: only our lock reason."""
-    base = Path(common_dir) / "worktrees"
-    for name in os.listdir(base) if base.is_dir() else []:
-        admin = base / name
-        if not os.path.lexists(admin / "gitdir") and _line(admin / "locked") == _lock_reason(workspace):
-            run_root.remove_tree(admin)
 
 
 def walk(workspace: Path) -> list[FileEntry]:

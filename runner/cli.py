@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 PROGRAM = "peer-job-runner"
 
+# As a shell reports SIGINT and SIGPIPE.
+_INTERRUPTED = 130
+_READER_GONE = 141
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code. Never raises, never shows a traceback."""
@@ -41,11 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RunnerError as fault:
         return _complain(str(fault), fault.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        return _complain("interrupted", 130)
+        return _complain("interrupted", _INTERRUPTED)
     except (BrokenPipeError, SystemExit):
         # Click turns the first into the second.
-        return _reader_gone()
+        _forget_stdout()
+        return _READER_GONE
     except OSError as fault:
+        _forget_stdout()
         where = f" {fault.filename!r}" if fault.filename is not None else ""
         return _complain(printable(f"{fault.strerror or fault}{where}"), 1)
     except Exception as fault:
@@ -323,13 +329,11 @@ def _complain(message: str, code: int) -> int:
     return code
 
 
-def _reader_gone() -> int:
+def _forget_stdout() -> None:
     import os
 
-    # The interpreter flushes stdout once more at exit and would complain there.
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    return 141
+    # The interpreter flushes stdout once more at exit; what could not be written would fail and show there.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 if __name__ == "__main__":

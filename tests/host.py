@@ -68,7 +68,12 @@ class Host:
     def git(self, *args: str, cwd: Path | None = None, check: bool = True) -> str:
         """Run git as the user does; its standard output without the last newline."""
         done = subprocess.run(
-            ["git", *args], cwd=cwd or self.repo, env=self.env, capture_output=True, check=False, stdin=subprocess.DEVNULL
+            ["git", *args],
+            cwd=cwd or self.repo,
+            env=self.env,
+            capture_output=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
         )
         assert not check or done.returncode == 0, (args, done.stderr.decode("utf-8", "replace"))
         return done.stdout.decode("utf-8", "surrogateescape").rstrip("\n")
@@ -155,7 +160,9 @@ class Host:
             "--binding-json", json.dumps(binding or BINDING), "--egress-json", json.dumps(egress or EGRESS),
         )  # fmt: skip
 
-    def prepare(self, unit: str = "U1", *more: str, run: str = "r1", packet: bytes = b"do it\n", base: str = "") -> Reply:
+    def prepare(
+        self, unit: str = "U1", *more: str, run: str = "r1", packet: bytes = b"do it\n", base: str = ""
+    ) -> Reply:
         """`prepare` at HEAD."""
         path = self.base / f"packet-{unit}.md"
         path.write_bytes(packet)

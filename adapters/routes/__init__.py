@@ -65,7 +65,8 @@ class Adapter(msgspec.Struct, frozen=True):
 
     Called:
     - `argv` builds the command line, `executable` first. `environment` names variables that are passed on beside the
-      common ones, `variables` are set to fixed values, `planted` are files of ours that it is given.
+      common ones, `variables` are set to fixed values (`variables_when_confined`: while the kernel holds its writes),
+      `planted` are files of ours that it is given.
     - `extra_path` lists directories that are appended to PATH when the executable is not on it.
     - The prompt is in the file `Call.prompt` and, unless `prompt_on_stdin` is false, on stdin: as it is, or as
       `wrap_prompt` makes it (`Unavailable` when it cannot carry the bytes). `prompt_note` is told to the worker.
@@ -91,6 +92,7 @@ class Adapter(msgspec.Struct, frozen=True):
     answer_in: Literal["raw-result", "stdout", "words"]
     environment: tuple[str, ...] = ()
     variables: tuple[tuple[str, str], ...] = ()
+    variables_when_confined: tuple[tuple[str, str], ...] = ()
     planted: tuple[Planted, ...] = ()
     extra_path: tuple[str, ...] = ()
     prompt_on_stdin: bool = True

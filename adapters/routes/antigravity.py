@@ -20,7 +20,7 @@ from adapters.failures import rule
 from adapters.models import displayable
 from adapters.routes import Adapter, Call, Context
 
-_STATING = re.compile(r"AGY_ERROR:\s*(?P<message>\S.*)|\[agy\] (?P<timeout>print timeout\b.*)")
+_STATING = re.compile(r"(?:AGY_ERROR:\s*|\[agy\] (?=print timeout\b))(?P<message>\S.*)")
 _RULES = (
     rule("timeout", r"print timeout", r"timeout waiting for response", detail="print_timeout"),
     rule(

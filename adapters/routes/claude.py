@@ -6,6 +6,8 @@ worker's tree. `is_error` comes with exit 0 and even with subtype `success`, so 
 
 from __future__ import annotations
 
+import os
+
 from msgspec.structs import replace
 
 from adapters.contract import Usage
@@ -44,6 +46,8 @@ def adapter(context: Context) -> Adapter:
         argv=argv,
         answer_in="words",
         environment=("CLAUDE_CONFIG_DIR",),
+        # As root it works without asking only in what it is told to be a sandbox, which is then true.
+        variables_when_confined=(("IS_SANDBOX", "1"),) if os.geteuid() == 0 else (),
         words=words,
         observe=observe,
         version=("--version",),

@@ -20,8 +20,7 @@ from adapters.routes import Adapter, Call, Context
 # For example `ActionRequiredError: …`, `ConnectError: [unavailable] …`, `S: [unauthenticated] Error`, and the refusal
 # of an untrusted folder.
 _STATING = re.compile(
-    r"\s*(?:Error:\s+)?(?:[A-Z]\w*Error|[A-Za-z]{1,2}):\s+(?P<message>\S.*)"
-    r"|\W*(?P<trust>Workspace Trust Required)",
+    r"(?:\s*(?:Error:\s+)?(?:[A-Z]\w*Error|[A-Za-z]{1,2}):\s+|\W*(?=Workspace Trust Required))(?P<message>\S.*)"
 )
 _RULES = (
     rule("other", r"workspace trust required", detail="permission_rejected"),

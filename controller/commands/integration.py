@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controller import checkout, encoding, integration_lock, lock, machine, sanction, transaction
+from controller import encoding, integration_lock, lock, machine, sanction, transaction
 from controller import records as r
 from controller.answer import Answer
 from controller.errors import Blocked, Refused

@@ -26,7 +26,7 @@ from controller.answer import Answer
 from controller.checkout import Look
 from controller.commands.prepare import make_workspace
 from controller.commands.verify_run import abandon_pending
-from controller.errors import Ambiguous, Blocked, ControllerError, NotFound, Refused, Unreadable
+from controller.errors import Ambiguous, Blocked, ControllerError, Interrupted, NotFound, Refused, Unreadable
 from controller.git import Git
 from controller.run import OpenRun, changing, read_directory
 from controller.state import DONE, is_finished
@@ -125,13 +125,11 @@ class _Resumption:
         return Answer("RESUMED", body)
 
     def _guard(self, unit_id: str | None, step: Callable[[], None]) -> None:
-        """One unit that cannot be repaired does not keep the others from it."""
+        """One unit that cannot be repaired does not keep the others from it; a lock that cannot be read does."""
         try:
             step()
-        except Unreadable:
-            raise
         except ControllerError as error:
-            if error.word == "INTERRUPTED":
+            if isinstance(error, Interrupted) or (isinstance(error, Unreadable) and unit_id is None):
                 raise
             self.errors.append(error)
             self._act(unit_id, "blocked", word=error.word, reason=error.message, **error.body())
@@ -224,7 +222,7 @@ class _Resumption:
             detail = {key: error.detail[key] for key in ("terminal_status", "summary", "recovery_path")}
             self._act(unit_id, "worker-blocker-retained", **detail)
             return
-        except Blocked as error:
+        except (Blocked, Unreadable) as error:
             after = self.run.unit(unit_id).attempt.terminal_validation_failure
             if after is None:
                 raise

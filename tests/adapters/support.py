@@ -48,6 +48,11 @@ ANSWER: dict[str, Any] = {
 CODEX = """\
 #!/bin/sh
 if [ "$1" = --version ]; then echo "codex-cli 9.9.9"; exit 0; fi
+if [ "$*" = "exec --help" ]; then
+    echo "-c --config, -s --sandbox, -C --cd, --json, -o, -m, --skip-git-repo-check, --ephemeral"
+    echo "--ignore-user-config --ignore-rules"
+    exit 0
+fi
 echo started >> {room}/started
 printf '%s\\n' "$@" > {room}/argv
 while [ $# -gt 0 ]; do
@@ -60,9 +65,10 @@ env > {room}/env
 {body}
 """
 
+# It is confined, so that it can leave its mark only where it works.
 COMMAND = """\
 #!/bin/sh
-echo started >> {room}/started
+echo started >> started
 {body}
 """
 
@@ -175,7 +181,7 @@ class Room:
     @property
     def started(self) -> bool:
         """Whether the CLI was started (a version probe does not count)."""
-        return (self.path / "started").exists()
+        return (self.path / "started").exists() or (self.workspace / "started").exists()
 
     @property
     def result(self) -> dict[str, Any]:

@@ -296,21 +296,6 @@ def test_codex_is_found_in_its_application_folder(room: Room) -> None:
     assert room.started
 
 
-def test_a_route_that_is_not_built_yet_says_so(room: Room) -> None:
-    room.authorize("claude")
-    ran = room.run()
-    assert ran.code == 2
-    assert "unavailable: adapter not built yet" in ran.stderr
-    assert_neutral(room, "adapter not built yet")
-
-
-@pytest.mark.parametrize("route", ["claude", "grok-cli", "command"])
-def test_required_confinement_makes_a_cooperative_route_unavailable(room: Room, route: str) -> None:
-    room.authorize(route)
-    assert room.run(CE_WORK_REQUIRE_ENFORCED_CONFINEMENT="1").code == 2
-    assert_neutral(room, "cooperative")
-
-
 def test_a_cli_that_hangs_after_its_final_event_is_ended_and_its_work_counts(room: Room) -> None:
     # anthropics/claude-code#25629: the final result was printed, the process never exited.
     room.codex(write_answer() + "\n" + say(THREAD, DONE) + "\nsleep 600 & sleep 600")

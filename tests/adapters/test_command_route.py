@@ -16,7 +16,7 @@ def test_the_answer_is_the_last_object_on_stdout(room: Room) -> None:
     result = room.result
     assert result["summary"] == "done"
     assert (result["requested_route"], result["actual_route"], result["target"]) == ("command",) * 3
-    assert result["confinement"] == "cooperative"
+    assert result["confinement"] == "landlock"
     assert (result["usage"], result["session_id"], result["cli_version"]) == (None, None, None)
     assert (room.workspace / "stdin").read_bytes().endswith(room.packet.read_bytes())
 

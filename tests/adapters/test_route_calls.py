@@ -17,7 +17,7 @@ from adapters.environment import COMMON_NAMES
 from adapters.prompt import WORKER_LOCK
 from tests.adapters.fakes.installing import called, install, received
 from tests.adapters.support import ANSWER, Ran, Room, end_leftovers, scratch_folders
-from tests.adapters.test_route_failures import ALL, CLIS, run
+from tests.adapters.test_route_failures import ALL, run
 
 # Longer than one word of a command line may be (128 KiB), and it begins like a flag.
 PACKET = b'--model evil --yolo\n-p pwned\nGoal: \xc3\xbcber `$(touch pwned)` \\ "quoted"\r\n\0\n' + b"x" * 150_000
@@ -42,6 +42,7 @@ OWN = {
     "agy": set(),
     "devin": {"XDG_DATA_HOME"},
 }
+WHEN_CONFINED = {"CLAUDE_CODE_TMPDIR", "IS_SANDBOX"}
 MODELS = {
     "claude": "opus",
     "grok-cli": "grok-4.6",
@@ -133,7 +134,8 @@ def test_nothing_of_the_hosts_environment_reaches_the_cli(done: Done) -> None:
     environment = done.called["environment"]
     assert "leaked-secret" not in json.dumps(environment)
     common = {*COMMON_NAMES} - {"USER", "LC_ALL", "XDG_CONFIG_HOME"}
-    assert set(environment) == {"PATH", "PYTHONDONTWRITEBYTECODE", "CE_PEER_JOB_ID"} | common | OWN[done.cli]
+    ours = {"PATH", "PYTHONDONTWRITEBYTECODE", "CE_PEER_JOB_ID"}
+    assert set(environment) - WHEN_CONFINED == ours | common | OWN[done.cli]
 
 
 def test_the_cli_runs_in_the_workspace_and_is_told_so(done: Done) -> None:
@@ -197,18 +199,28 @@ def test_the_version_and_what_holds_the_worker_are_in_the_receipt(done: Done) ->
     from tests.adapters.fakes.program import VERSIONS
 
     assert done.result["cli_version"] == VERSIONS[done.cli]
-    assert done.result["confinement"] == ("cli-sandbox" if done.cli == "cursor-agent" else "cooperative")
+    assert (done.result["confinement"] == "cli-sandbox") == (done.cli == "cursor-agent")
+
+
+# What no JSON and no UTF-8 can carry; agy's prompt is JSON.
+BYTES = b"Goal: caf\xe9 \xff\xfe\0 bytes\r\n"
 
 
 @pytest.mark.parametrize("status", ["blocked", "scope_expansion"])
 @pytest.mark.parametrize("route", ALL)
 def test_a_worker_that_cannot_go_on_is_no_failure(room: Room, route: str, status: str) -> None:
     expansion = {"requested_paths": ["b.txt"], "reason": "it is there"} if status == "scope_expansion" else None
-    result = run(
-        room, route, "completed", 0, answer={**ANSWER, "terminal_status": status, "scope_expansion": expansion}
-    )
+    packet = b"Goal\n" if route == "antigravity" else BYTES
+    room.write_packet(packet)
+    answer = {**ANSWER, "terminal_status": status, "scope_expansion": expansion}
+    result = run(room, route, "completed", 0, answer=answer)
     assert result["terminal_status"] == status
     assert result["scope_expansion"] == expansion
+    prompt = received(room, "prompt")
+    assert prompt is not None and prompt.endswith(packet)
+    # `auto` leaves the model to the CLI.
+    named = {"-m", "--model"} & {*called(room)["argv"]}
+    assert bool(named) == (route in ("composer", "grok-cursor"))
 
 
 @pytest.mark.parametrize(
@@ -228,21 +240,6 @@ def test_another_model_than_the_one_asked_for_is_told(room: Room, route: str, mo
     room.authorize(route, model)
     assert room.run().code == 0
     assert (room.result["model_actual"], room.result["model_receipt_status"]) == (served, "mismatch")
-
-
-@pytest.mark.parametrize("route", [route for route in CLIS if route != "antigravity"])
-def test_a_packet_of_any_bytes_arrives_unchanged(room: Room, route: str) -> None:
-    packet = b"Goal: caf\xe9 \xff\xfe\0 bytes\r\n"
-    room.write_packet(packet)
-    run(room, route, "completed", 0)
-    prompt = received(room, "prompt")
-    assert prompt is not None and prompt.endswith(packet)
-
-
-@pytest.mark.parametrize("route", CLIS)
-def test_the_default_model_is_not_named(room: Room, route: str) -> None:
-    run(room, route, "completed", 0)
-    assert not {"-m", "--model"} & {*called(room)["argv"]}
 
 
 def test_opencode_cannot_be_talked_into_other_permissions_by_the_workspace(room: Room) -> None:
@@ -284,6 +281,10 @@ def test_devins_steps_are_added_up_when_it_gives_no_totals(room: Room) -> None:
 
 def test_an_incomplete_count_is_no_measurement(room: Room) -> None:
     assert run(room, "grok-cli", "incomplete_usage", 0)["usage"] is None
+
+
+def test_zeros_of_a_turn_that_was_cut_are_no_measurement(room: Room) -> None:
+    assert run(room, "antigravity", "print_timeout", 1)["usage"] is None
 
 
 def test_a_session_id_that_looks_like_a_flag_is_not_passed_on(room: Room) -> None:

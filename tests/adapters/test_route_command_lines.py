@@ -6,9 +6,10 @@ import re
 
 import pytest
 
+from adapters.emit import emit_adapter
+from adapters.errors import UsageError
 from adapters.routes import Context, load
 from tests.adapters.fakes.program import FLAGS
-from tests.adapters.test_entry_point import emit
 from tests.adapters.test_route_failures import ALL
 
 SECTION_13 = {
@@ -42,11 +43,13 @@ LATER = {
 EXTRA = {"grok-cli": "--no-auto-update --sandbox workspace "}
 
 
+def override(model: str, target: str) -> dict[str, str]:
+    return {"CE_WORK_MODEL_OVERRIDE": model, "CE_WORK_MODEL_OVERRIDE_TARGET": target}
+
+
 @pytest.mark.parametrize("route", ALL)
 def test_the_command_line_is_the_documented_one(route: str) -> None:
-    shown = emit(route)
-    assert (shown.returncode, shown.stderr) == (0, "")
-    assert shown.stdout == {**SECTION_13, **LATER}[route] + EXTRA.get(route, "") + "\n"
+    assert emit_adapter(route, {}) == {**SECTION_13, **LATER}[route] + EXTRA.get(route, "")
 
 
 @pytest.mark.parametrize(
@@ -60,9 +63,7 @@ def test_the_command_line_is_the_documented_one(route: str) -> None:
     ],
 )
 def test_a_model_override_is_shown(route: str, target: str, model: str) -> None:
-    shown = emit(route, CE_WORK_MODEL_OVERRIDE=model, CE_WORK_MODEL_OVERRIDE_TARGET=target)
-    assert (shown.returncode, shown.stderr) == (0, "")
-    assert shown.stdout.endswith(f" --model {model} \n")
+    assert emit_adapter(route, override(model, target)).endswith(f" --model {model} ")
 
 
 @pytest.mark.parametrize(
@@ -70,15 +71,14 @@ def test_a_model_override_is_shown(route: str, target: str, model: str) -> None:
     [("cursor", "cursor", "cursor-grok-4.6-high"), ("composer", "composer", "gpt-5.6-sol"), ("claude", "claude", "")],
 )
 def test_a_model_override_of_another_family_is_refused(route: str, target: str, model: str) -> None:
-    shown = emit(route, CE_WORK_MODEL_OVERRIDE=model, CE_WORK_MODEL_OVERRIDE_TARGET=target)
-    assert shown.returncode == 2
-    assert "not compatible" in shown.stderr
+    with pytest.raises(UsageError, match="not compatible"):
+        emit_adapter(route, override(model, target))
 
 
 @pytest.mark.parametrize("route", ALL)
 def test_only_documented_flags_are_passed_and_can_be_asked_for(route: str) -> None:
     adapter = load(route, Context("auto", {}))
-    flags = re.findall(r"(?<= )--?[a-z][\w-]*", emit(route).stdout)
+    flags = re.findall(r"(?<= )--?[a-z][\w-]*", emit_adapter(route, {}))
     assert flags
     assert set(flags) <= set(FLAGS[ALL[route]])
     assert adapter.version == ("--version",)

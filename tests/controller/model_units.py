@@ -364,7 +364,7 @@ class Model:
         unit.state, unit.cleaned = "cleaned", True
 
     def _sync_running(self, unit: Unit) -> None:
-        if unit.process == "running":
+        if unit.process == "running" or unit.state == "native-completed":
             self._sync(unit)
         need(unit.process != "running", "the worker runs")
 
@@ -382,7 +382,7 @@ class Model:
         if unit.transport is None and unit.job is None:
             need(unit.job_dir is None, "a job was started and never recorded")
             unit.withdrawn = True
-        elif unit.transport is None:
+        elif unit.transport is None and unit.state != "native-completed":
             need(unit.ended in (unit.process, "never-started"), "the job's files say something newer")
             hopeless = unit.failure or unit.blocked_result
             need(unit.process != "done" or hopeless, "the output is not reconciled")

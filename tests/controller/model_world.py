@@ -574,6 +574,8 @@ class World(QuickHost):
         old.allowed = list(view["wave"]["allowed_heads"])
         old.job, old.process = attempt["job_id"], attempt["process_state"]
         old.job_dir = old.job_dir or old.job
+        status = self.run_dir(RUN) / "jobs" / (old.job_dir or "none") / "status"
+        old.ended = status.read_text().strip() if status.exists() else old.ended  # a killed `reap` may have written it
         old.authorized = attempt["dispatch_authorization_receipt"] is not None
         old.transport = view["transport"]["commit"] and "some"
         old.failure = "terminal_validation_failure" in attempt

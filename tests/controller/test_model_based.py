@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -31,8 +31,6 @@ from tests.controller.model_server import Lane
 from tests.controller.model_units import Command, Unit
 from tests.controller.model_world import CHECKS, IGNORED, WORK, Crash, World
 
-# Hypothesis likes small numbers; as the seed of a die, each of them is as good as any other.
-DICE = st.integers(0, 2**32).map(Random)
 COMMANDS = (
     "checkpoint-plan",
     "prepare",
@@ -76,6 +74,30 @@ class Stories(RuleBasedStateMachine):
         self.base.mkdir()
         self.seen["stories"] += 1
         self.world = World(self.base, self.lane)
+        self.turns = 0
+        self.actors: list[tuple[int, Callable[[Random], None]]] = [
+            (50, self.sensible_command),
+            (10, self.any_command),
+            (30, self.runner_and_worker),
+            (20, self.by_hand),
+            (3, self.resume),
+            (4, self.user_edits),
+            (8, self.user_tidies_up),
+            (3, self.user_commits),
+            (3, self.user_switches_branches),
+        ]
+
+    @rule(seed=st.integers(0, 2**32))
+    def turn(self, seed: int) -> None:
+        """A few of them do something. Hypothesis likes to repeat numbers, so that of the turn counts too."""
+        self.turns += 1
+        dice = Random(f"{seed} {self.turns} {self.base.name}")
+        for _ in range(5):
+            if self.world.fog is not None and dice.random() < 0.4:
+                self.resume(dice)
+            else:
+                weights = [weight for weight, _ in self.actors]
+                dice.choices([actor for _, actor in self.actors], weights)[0](dice)
 
     # --- commands ---------------------------------------------------------------------------------------------------
 
@@ -103,7 +125,6 @@ class Stories(RuleBasedStateMachine):
             return Crash("ms", dice.randrange(120), dice.random() < 0.5)
         return Crash("journal bytes", dice.choice([1, 1, 500, 1500, 3000]), dice.random() < 0.5)
 
-    @rule(dice=DICE)
     def any_command(self, dice: Random) -> None:
         """Whatever a confused host may say."""
         name = dice.choice(COMMANDS)
@@ -118,52 +139,57 @@ class Stories(RuleBasedStateMachine):
         )
         self.give(command, self._crash(dice, 0.1))
 
-    @rule(dice=DICE)
     def sensible_command(self, dice: Random) -> None:
         """What a host would say next, most of the time."""
         if self.world.fog is not None:
-            if dice.random() < 0.7:
-                self.resume()
             return
-        name = dice.choice(UNITS)
-        unit, choice = self.world.model.units.get(name), dice.randrange(6)
+        name = self.world.model.lock or dice.choice(UNITS)
+        unit, choice = self.world.model.units.get(name), dice.randrange(12)
         said = "prepare" if unit is None else self._next(unit, choice)
         if said:
-            check = dice.choice(sorted(CHECKS)) if choice == 0 else "true"
+            check = dice.choice(sorted(CHECKS)) if dice.random() < 0.4 else "true"
             self.give(Command(said, "" if said in OF_THE_RUN else name, check=check), self._crash(dice, 0.15))
 
-    host_goes_on = host_hurries = sensible_command
-
     def _next(self, unit: Unit, choice: int) -> str:
-        manual = {
-            "integrated": "mark-verified",
-            "verified": "mark-committed",
-            "committed": "cleanup",
-        }
+        """The next command for a unit; a low choice (of 12) is a less likely one."""
         if unit.claimed and unit.state != "native-completed":
             return "complete-fallback"
         if unit.state == "queued":
-            return "authorize-dispatch" if unit.job_dir else ""
+            return "authorize-dispatch" if unit.job_dir and choice else ("" if choice else "record-job")
         if unit.state in ("authoring", "authored"):
-            hopeless = unit.process in ("failed", "timeout", "died-without-result") or unit.failure
-            ends = {0: "claim-fallback", 1: "cleanup --abandon", 2: "reap", 3: "sync-job"}
-            return ends.get(choice, "claim-fallback" if hopeless else "terminalize")
+            return self._of_a_job(unit, choice)
         if unit.state in ("integration-pending", "preserved"):
             if self.world.model.lock != unit.name:
-                return {0: "integrate", 1: "integrate", 2: "cleanup --abandon"}.get(choice, "integration-acquire")
+                return {0: "cleanup --abandon", 1: "claim-fallback"}.get(
+                    choice, "integrate" if choice < 6 else "integration-acquire"
+                )
             if unit.state == "integration-pending" and unit.pre is not None:
-                return "mark-applied" if unit.picked else "restore"
-            return "preflight" if choice else "integration-release"
+                return "mark-applied" if unit.picked and choice else ("restore" if choice < 2 else "")
+            return "preflight" if choice > 1 else "integration-release"
+        manual = {"integrated": "mark-verified", "verified": "mark-committed", "committed": "cleanup"}
         if unit.state in manual:
-            return manual[unit.state] if choice > 1 else ("restore" if choice else "integrate")
+            return manual[unit.state] if choice > 2 else ("restore" if choice > 1 else "integrate")
         if self.world.model.lock == unit.name:
             return "integration-release"
-        return "prepare" if choice < 2 else "verify-run"
+        if unit.state == "native-completed" and not unit.cleaned:
+            return "cleanup --abandon"
+        return "prepare" if unit.abandoned and choice < 6 else ("verify-run" if choice < 8 else "")
 
-    @rule()
-    def resume(self) -> None:
-        """`resume` as the host calls it after a break; the second call changes nothing."""
+    def _of_a_job(self, unit: Unit, choice: int) -> str:
+        if unit.ended == "never-started":
+            return {0: "claim-fallback", 1: "reap", 2: "sync-job", 3: "terminalize"}.get(choice, "")
+        if unit.ended == "running":
+            return "reap" if choice > 4 else "sync-job"
+        if unit.failure or unit.blocked_result or unit.process in ("failed", "timeout", "died-without-result"):
+            return "claim-fallback" if choice > 6 else "cleanup --abandon"
+        return {0: "cleanup --abandon", 1: "claim-fallback", 2: "sync-job"}.get(choice, "terminalize")
+
+    def resume(self, dice: Random) -> None:
+        """`resume` as the host calls it after a break; the second call changes nothing. It may die itself."""
         world = self.world
+        if dice.random() < 0.2:
+            self.give(Command("resume"), self._crash(dice, 1.0))
+            return
         if world.fog is not None:
             world.recover()
             self.seen["recoveries"] += 1
@@ -175,15 +201,8 @@ class Stories(RuleBasedStateMachine):
         with world.explained():
             assert manual or world.journal_bytes() == journal, "a second resume changes something"
 
-    @rule(dice=DICE)
-    def resume_is_killed(self, dice: Random) -> None:
-        """`resume` itself dies."""
-        if self.world.fog is not None or dice.random() < 0.3:
-            self.give(Command("resume"), self._crash(dice, 1.0))
-
     # --- runner and worker ------------------------------------------------------------------------------------------
 
-    @rule(dice=DICE)
     def runner_and_worker(self, dice: Random) -> None:
         """The runner makes a job directory; a worker writes, publishes something, and its job ends."""
         name, world = dice.choice(UNITS), self.world
@@ -199,35 +218,27 @@ class Stories(RuleBasedStateMachine):
             word = dice.choice(ENDS)
             world.end_work(unit, word, dice.choice(RESULTS) if word in ("done", "running") else "none")
 
-    worker_goes_on = runner_and_worker
-
     # --- the user ---------------------------------------------------------------------------------------------------
 
-    @rule(dice=DICE)
-    def the_user_edits(self, dice: Random) -> None:
+    def user_edits(self, dice: Random) -> None:
         """An edit at a bad moment."""
         if dice.random() < 0.2:
             self.world.delete(dice.choice(TRACKED))
         else:
             self.world.write(dice.choice([*TRACKED, *UNTRACKED, *IGNORED]), stage=dice.random() < 0.4)
 
-    @rule()
-    def the_user_tidies_up(self) -> None:
+    def user_tidies_up(self, dice: Random) -> None:
         """The checkout is as the user found it."""
         self.world.tidy()
 
-    the_user_is_tidy = the_user_tidies_up
-
-    @rule(dice=DICE)
-    def the_user_commits(self, dice: Random) -> None:
+    def user_commits(self, dice: Random) -> None:
         """The user implements a claimed unit natively; now and then they commit when it is nobody's turn."""
         claimed = any(unit.claimed and unit.native is None for unit in self.world.model.units.values())
         if claimed or dice.random() < 0.1:
             self.world.write(dice.choice(TRACKED))
             self.world.commit()
 
-    @rule(dice=DICE)
-    def the_user_switches_branches(self, dice: Random) -> None:
+    def user_switches_branches(self, dice: Random) -> None:
         """To another branch, or back."""
         on_branch = self.world.model.facts.on_branch
         if any(unit.made and unit.state == "verified" for unit in self.world.model.units.values()):
@@ -235,8 +246,7 @@ class Stories(RuleBasedStateMachine):
         if dice.random() < (0.1 if on_branch else 0.7):
             self.world.switch()
 
-    @rule(dice=DICE)
-    def the_host_works_by_hand(self, dice: Random) -> None:
+    def by_hand(self, dice: Random) -> None:
         """The manual steps between the commands: apply, commit, or take away."""
         world = self.world
         facts, held = world.model.facts, world.model.lock
@@ -249,8 +259,6 @@ class Stories(RuleBasedStateMachine):
             world.unpick(unit)
         elif unit.picked and unit.state == "verified":
             world.commit_pick(unit)
-
-    by_hand_again = the_host_works_by_hand
 
     # --- the end ----------------------------------------------------------------------------------------------------
 

@@ -430,7 +430,7 @@ def test_a_missing_git_identity_stops_the_checkpoint_before_anything_is_staged(d
 def test_a_checkpoint_that_is_killed_at_its_commit_is_finished_by_the_next_call(desk: Desk, when: str) -> None:
     put_plan(desk)
     desk.call(*plan_args(desk)).expect("READY")
-    desk.killed(*CHECKPOINT, env=desk.killing_git('*" update-ref "*', when))
+    desk.killed(*CHECKPOINT, env=desk.killing_git('*" var "*', when))
     desk.call(*CHECKPOINT).expect("CHECKPOINTED")
     assert desk.git("rev-list", "--count", "HEAD") == "2"
     assert desk.git("status", "--porcelain") == ""

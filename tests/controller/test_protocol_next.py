@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from controller.cli import cli
+import controller.cli  # noqa: F401 - registers the commands
+from controller.options import cli
 from tests.controller.situations import DIGEST, Desk, begin, begin_run, require_form
 from tests.host import BINDING, EGRESS, Reply
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.cli import cli
+import controller.cli  # noqa: F401 - registers the commands
+from controller.options import cli
 from tests.controller.situations import DIGEST, Desk, begin_run, wait_for
 
 _NAMES = (

@@ -16,7 +16,7 @@ import pytest
 
 from tests.controller.situations import Desk, begin_run
 
-Work = Callable[[Path], object]
+Work = Callable[[Path], None]
 TRANSPORT = {"base", "tree", "commit", "ref", "digest", "changed_paths", "inventory_b64"}
 
 
@@ -87,14 +87,32 @@ def test_the_transport_is_one_commit_on_the_base_that_survives_garbage_collectio
 
 
 def _odd_names(workspace: Path) -> None:
-    for name in (b"new\nline", b"sp ace", b"quo\"te'", b"n\xff\xfe", b"back\\slash", b"tab\t", "ünï".encode(), b"-dash"):
+    for name in (
+        b"new\nline",
+        b"sp ace",
+        b"quo\"te'",
+        b"n\xff\xfe",
+        b"back\\slash",
+        b"tab\t",
+        "ünï".encode(),
+        b"-dash",
+    ):
         Path(os.fsdecode(os.fsencode(workspace) + b"/" + name)).write_bytes(name)
 
 
 def test_names_that_are_no_text_arrive_byte_for_byte(desk: Desk) -> None:
     transport = desk.pending(work=_odd_names)
     shown = _shown(desk, transport)
-    for name in (b"new\nline", b"sp ace", b"quo\"te'", b"n\xff\xfe", b"back\\slash", b"tab\t", "ünï".encode(), b"-dash"):
+    for name in (
+        b"new\nline",
+        b"sp ace",
+        b"quo\"te'",
+        b"n\xff\xfe",
+        b"back\\slash",
+        b"tab\t",
+        "ünï".encode(),
+        b"-dash",
+    ):
         assert shown[os.fsdecode(name)] == ("100644", name)
         assert os.fsdecode(name) in transport["changed_paths"]
     desk.integrate().expect("UNIT_COMMITTED")
@@ -203,7 +221,7 @@ def test_nothing_that_the_worker_wrote_is_ever_run(desk: Desk) -> None:
     """Attributes, filters, hooks, fsmonitor, aliases: everything that git could run because of a worker's file."""
     marker = desk.base / "ran"
     evil = desk.base / "evil.sh"
-    evil.write_text(f"#!/bin/sh\necho \"$0 $*\" >> {marker}\ncat\n")
+    evil.write_text(f'#!/bin/sh\necho "$0 $*" >> {marker}\ncat\n')
     evil.chmod(0o755)
 
     def work(workspace: Path) -> None:
@@ -261,6 +279,11 @@ def _bare(workspace: Path) -> None:
     (workspace / "deep" / ".GIT" / "config").write_text("x")
 
 
+def _fifo(workspace: Path) -> None:
+    os.mkfifo(workspace / "pipe")
+    (workspace / "f").write_text("x")
+
+
 def _socket(workspace: Path) -> None:
     where = os.getcwd()
     os.chdir(workspace)
@@ -291,7 +314,7 @@ def _merge(workspace: Path) -> None:
     [
         (_submodule, ["submodule state cannot be transported implicitly"]),
         (_bare, ["submodule state cannot be transported implicitly", "deep/.GIT"]),
-        (lambda workspace: os.mkfifo(workspace / "pipe") or (workspace / "f").write_text("x"), ["pipe"]),
+        (_fifo, ["pipe"]),
         (_socket, ["cannot record"]),
         (_ignored, ["ignored untracked output", "build/o000"]),
         (_branch, ["not detached"]),
@@ -326,7 +349,7 @@ def test_what_cannot_be_transported_whole_is_not_transported_in_part(
 
 
 def test_a_removed_obstacle_lets_the_same_output_through(desk: Desk) -> None:
-    prepared = desk.author(work=lambda workspace: os.mkfifo(workspace / "pipe"))
+    prepared = desk.author(work=_fifo)
     desk.do("BLOCKED", "terminalize")
     Path(prepared["workspace"], "pipe").unlink()
     desk.do("INTEGRATION_PENDING", "terminalize")
@@ -521,12 +544,14 @@ def test_a_claimed_fallback_is_not_overtaken_by_late_output(desk: Desk) -> None:
 @pytest.mark.parametrize("same", [True, False], ids=["our own ref", "a foreign ref"])
 def test_a_ref_that_is_there_already_is_reused_only_if_it_is_this_very_transport(desk: Desk, same: bool) -> None:
     prepared = desk.author()
-    desk.killed(*desk.of("terminalize"), env=desk.killing_git('*" update-ref "*', "after"))
-    ref = desk.git("for-each-ref", "--format=%(refname)", "refs/ce-work")
+    desk.killed(*desk.of("terminalize"), env=desk.killing_git('*" diff-tree "*', "after"))
+    (commit,) = [line.split()[2] for line in desk.git("fsck", "--no-reflogs").split("\n") if "dangling commit" in line]
+    ref = "refs/ce-work/" + "/".join(hashlib.sha256(name).hexdigest()[:20] for name in (b"r1", b"U1"))
+    desk.git("update-ref", ref, commit if same else desk.head)
     if same:
-        desk.do("INTEGRATION_PENDING", "terminalize")
+        reply = desk.do("INTEGRATION_PENDING", "terminalize")
+        assert (reply.body["transport"]["ref"], reply.body["transport"]["commit"]) == (ref, commit)
         return
-    desk.git("update-ref", ref, desk.head)
     reply = desk.do("BLOCKED", "terminalize")
     assert "ref" in reply.stderr
     assert desk.git("rev-parse", ref) == desk.head

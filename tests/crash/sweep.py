@@ -90,8 +90,10 @@ class Table:
 
     def done(self, done: Done) -> None:
         """One scenario is through."""
-        if done.error:
-            with self._lock:
+        with self._lock:
+            if self._verbose or sys.stderr.isatty():
+                print(f"{done.scenario}: {done.effects} effects, done", file=sys.stderr, flush=True)
+            if done.error:
                 self._broken.append(done.scenario)
                 print(f"{done.scenario}: the undisturbed story fails: {done.error}", flush=True)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 from urllib.parse import urlsplit
 
 from tests.e2e.wires import WIRES, Body, Event, Wire
@@ -79,7 +79,7 @@ class ModelServer:
         """Where it listens, without a path."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    def __enter__(self) -> ModelServer:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -115,8 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
         if wire is None:
             self._answer(404, b"{}")
             return
-        # Titles and summaries are asked for without tools, aside from the conversation.
-        steps = self.server.script(body) if body.get("tools") or wire.path == "/responses" else (Say("A title"),)
+        steps = self.server.script(body)
         done = wire.tool_results(body)
         self._play(wire, body, done, steps[min(done, len(steps) - 1)])
 

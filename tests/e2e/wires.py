@@ -36,7 +36,9 @@ class Wire:
 
     def encode(self, events: list[Event]) -> list[bytes]:
         """Each event as it stands in the stream."""
-        told = [(f"event: {event['type']}\n" if self.named else "") + f"data: {json.dumps(event)}\n\n" for event in events]
+        told = [
+            (f"event: {event['type']}\n" if self.named else "") + f"data: {json.dumps(event)}\n\n" for event in events
+        ]
         return [text.encode() for text in (*told, self.end) if text]
 
 
@@ -54,7 +56,9 @@ def _responses_tool_call(body: Body, number: int, command: str) -> list[Event]:
 
 def _responses_message(body: Body, text: str) -> list[Event]:
     content = [{"type": "output_text", "text": text, "annotations": []}]
-    return _responses({"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": content})
+    return _responses(
+        {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": content}
+    )
 
 
 def _responses(item: Event) -> list[Event]:
@@ -96,9 +100,15 @@ def _messages_message(body: Body, text: str) -> list[Event]:
 
 
 def _messages(body: Body, block: Event, delta: Event, reason: str) -> list[Event]:
-    message = {
-        **{"id": "msg_1", "type": "message", "role": "assistant", "model": body.get("model"), "content": []},
-        **{"stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": INPUT_TOKENS, "output_tokens": 1}},
+    message: Event = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": body.get("model"),
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {"input_tokens": INPUT_TOKENS, "output_tokens": 1},
     }
     ending = {"stop_reason": reason, "stop_sequence": None}
     return [
@@ -120,7 +130,12 @@ def _chat_results(body: Body) -> int:
 
 def _chat_tool_call(body: Body, number: int, command: str) -> list[Event]:
     arguments = json.dumps({"command": command, "description": "as asked"})
-    call = {"index": 0, "id": f"call_{number}", "type": "function", "function": {"name": "bash", "arguments": arguments}}
+    call = {
+        "index": 0,
+        "id": f"call_{number}",
+        "type": "function",
+        "function": {"name": "bash", "arguments": arguments},
+    }
     return _chat(body, {"tool_calls": [call]}, "tool_calls")
 
 
@@ -144,7 +159,5 @@ def _chat(body: Body, delta: Event, reason: str) -> list[Event]:
 
 RESPONSES = Wire("/responses", _responses_results, _responses_tool_call, _responses_message)
 MESSAGES = Wire("/messages", _messages_results, _messages_tool_call, _messages_message)
-CHAT = Wire(
-    "/chat/completions", _chat_results, _chat_tool_call, _chat_message, named=False, end="data: [DONE]\n\n"
-)
+CHAT = Wire("/chat/completions", _chat_results, _chat_tool_call, _chat_message, named=False, end="data: [DONE]\n\n")
 WIRES = (RESPONSES, MESSAGES, CHAT)

@@ -164,7 +164,7 @@ def test_large_files_are_never_fetched_for_a_workspace(bare_host: Host) -> None:
     told.unlink(missing_ok=True)
 
     def work(workspace: Path) -> None:
-        assert f"1 {workspace}" in told.read_text().splitlines()
+        assert {line.rpartition("/")[0] for line in told.read_text().splitlines()} >= {f"1 {workspace.parent}"}
         told.unlink()
         (workspace / "b.bin").write_text("new pointer\n")
 

@@ -1,4 +1,4 @@
-"""Row 27: submodules of the user stay as they are; what a worker does in one is refused by name, never lost or landed."""
+"""Row 27: submodules of the user stay as they are; what a worker does in one is refused by name, not lost or landed."""
 
 from __future__ import annotations
 

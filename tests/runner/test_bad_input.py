@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runner.support import Cli, running
+from tests.runner.support import Cli, running, write_job
 
 START = ("start", "--skill", "s", "--run-id", "r")
 
@@ -108,3 +108,11 @@ def test_a_reader_that_goes_away_is_no_traceback(cli: Cli) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(timeout=20) == 141
+
+
+def test_output_that_cannot_be_written_is_one_line_and_a_failure(cli: Cli, tmp_path: Path) -> None:
+    job = write_job(tmp_path / "job", status="done")
+    argv = [sys.executable, "-m", "runner.cli", "status", str(job)]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(argv, env=cli.env, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (1, b"peer-job-runner: No space left on device\n")

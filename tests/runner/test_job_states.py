@@ -183,6 +183,15 @@ def test_a_worker_that_closes_its_output_is_waited_for(cli: Cli) -> None:
     assert "exited 5" in reason(cli, "failed", "exec >&- 2>&-; sleep 0.2; exit 5")
 
 
+def test_a_supervisor_that_is_told_to_end_ends_its_job_and_records_it(cli: Cli) -> None:
+    job = cli.shell(f"trap 'exit 0' TERM; setsid sh -c '{SLEEP}' & wait")
+    supervisor, _ = job.processes()
+    os.kill(supervisor.pid, signal.SIGTERM)
+    report = job.wait()
+    # What was asked decides, also when the worker then exits 0.
+    assert (report["state"], report["reason"].startswith("reaped on request")) == ("timeout", True)
+
+
 def test_a_hangup_does_not_end_a_job(cli: Cli) -> None:
     job = cli.shell("sleep 0.5")
     supervisor, _ = job.processes()

@@ -7,7 +7,9 @@ import os
 import signal
 from pathlib import Path
 
-from runner.process import boot_id, descendants, identify
+import pytest
+
+from runner.process import boot_id, identify
 from tests.runner.support import SLEEP, STUBBORN, Cli, gone, running, until, write_job
 
 TREE = f"setsid sh -c '{SLEEP}' & (setsid sh -c 'sleep 60; :' &) ; {SLEEP}"
@@ -54,14 +56,23 @@ def test_descendants_in_sessions_of_their_own_are_found_when_all_their_parents_a
     assert cli.live() == []
 
 
-def test_a_child_without_the_mark_is_found_through_its_living_parent(cli: Cli) -> None:
-    # It will not leave either, while its parent, which leads to it, goes at once.
-    job = cli.shell(f'env -i sh -c "{STUBBORN}" & wait')
-    worker = job.processes()[1]
-    child = until(lambda: descendants(worker.pid), "child")[0]
+@pytest.mark.parametrize(
+    "script",
+    [
+        # Below the worker, in a session of its own.
+        f'env -i setsid sh -c "{STUBBORN}" & wait',
+        # In the worker's session, below nobody.
+        f'(env -i sh -c "{STUBBORN}" &) ; exec sleep 60',
+    ],
+)
+def test_a_process_without_the_mark_is_found_through_the_living_worker(cli: Cli, tmp_path: Path, script: str) -> None:
+    # It will not leave when told to, while the worker, which leads to it, goes at once.
+    up = tmp_path / "up"
+    job = cli.shell(script.replace("trap '' TERM;", f"trap '' TERM; echo $$ > {up};"))
+    stray = until(lambda: up.exists() and up.read_text() and identify(int(up.read_text())), "stray is up")
     job.kill_supervisor()
     cli.text("reap", job.id)
-    assert gone(child)
+    assert gone(stray)
 
 
 def test_a_result_that_was_left_is_not_thrown_away(cli: Cli, tmp_path: Path) -> None:

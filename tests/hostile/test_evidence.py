@@ -1,0 +1,313 @@
+"""A worker that forges evidence: its result, its log, packet, authorization, job record, and the journal itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hazards.support import Trap, abandon, records, resume, terminalize
+from tests.host import Host
+from tests.hostile.support import quiet
+
+
+def _result(host: Host) -> Path:
+    return host.run_dir() / "units/U1/result/implementation-result.json"
+
+
+def _edit(host: Host, **changes: Any) -> None:
+    value = json.loads(_result(host).read_text())
+    host.private(_result(host), json.dumps({**value, **changes}))
+
+
+def _another_route(host: Host) -> None:
+    _edit(host, requested_route="claude", actual_route="claude", target="claude", harness="claude")
+
+
+def _another_packet(host: Host) -> None:
+    _edit(host, packet_digest="0" * 64)
+
+
+def _another_model(host: Host) -> None:
+    _edit(host, model_requested="o3", model_receipt_status="verified")
+
+
+def _another_log(host: Host) -> None:
+    host.private(host.base / "log", "log\n")
+    _edit(host, raw_log=str(host.base / "log"))
+
+
+def _more_keys(host: Host) -> None:
+    _edit(host, terminal_status="done and integrated")
+
+
+def _no_json(host: Host) -> None:
+    host.private(_result(host), "{")
+
+
+def _very_deep(host: Host) -> None:
+    host.private(_result(host), "[" * 200_000)
+
+
+def _too_large(host: Host) -> None:
+    with open(_result(host), "r+b") as file:
+        file.truncate(1 << 40)
+
+
+def _for_everybody(host: Host) -> None:
+    _result(host).chmod(0o644)
+
+
+def _a_link(host: Host) -> None:
+    target = host.base / "elsewhere.json"
+    _result(host).rename(target)
+    _result(host).symlink_to(target)
+
+
+def _a_fifo(host: Host) -> None:
+    _result(host).unlink()
+    os.mkfifo(_result(host), 0o600)
+
+
+def _none(host: Host) -> None:
+    _result(host).unlink()
+
+
+def _no_log(host: Host) -> None:
+    _result(host).with_name("adapter.log").unlink()
+
+
+def _linked_log(host: Host) -> None:
+    log = _result(host).with_name("adapter.log")
+    log.unlink()
+    log.symlink_to("/etc/hostname")
+
+
+def _another_folder(host: Host) -> None:
+    folder = _result(host).parent
+    folder.rename(folder.with_name("old"))
+    folder.mkdir(mode=0o700)
+    for name in ("implementation-result.json", "adapter.log"):
+        host.private(folder / name, (folder.with_name("old") / name).read_text())
+
+
+def _linked_folder(host: Host) -> None:
+    folder = _result(host).parent
+    folder.rename(host.base / "result")
+    folder.symlink_to(host.base / "result")
+
+
+FORGERIES: dict[str, tuple[Callable[[Host], None], str, str]] = {
+    "another route": (_another_route, "BLOCKED", "does not match controller authorization"),
+    "another packet": (_another_packet, "BLOCKED", "does not match controller authorization"),
+    "another model": (_another_model, "BLOCKED", "does not match controller authorization"),
+    "another log": (_another_log, "BLOCKED", "another raw log"),
+    "a word of its own": (_more_keys, "BLOCKED", "not a result document"),
+    "no JSON": (_no_json, "BLOCKED", "not a result document"),
+    "JSON that never ends": (_very_deep, "BLOCKED", "not a result document"),
+    "too large": (_too_large, "UNREADABLE", "implementation-result.json"),
+    "readable for everybody": (_for_everybody, "UNREADABLE", "0644"),
+    "a link": (_a_link, "UNREADABLE", "symbolic link"),
+    "a FIFO": (_a_fifo, "UNREADABLE", "FIFO"),
+    "nothing": (_none, "BLOCKED", "published no result"),
+    "no log": (_no_log, "UNREADABLE", "adapter.log"),
+    "a log that is a link": (_linked_log, "UNREADABLE", "symbolic link"),
+    "another folder": (_another_folder, "UNREADABLE", "result directory identity changed"),
+    "a linked folder": (_linked_folder, "UNREADABLE", "result directory identity changed"),
+}
+
+
+@pytest.mark.parametrize("way", FORGERIES)
+def test_a_forged_result_is_never_accepted(run: Host, trap: Trap, way: str) -> None:
+    forge, word, phrase = FORGERIES[way]
+    run.author()
+    forge(run)
+    reply = terminalize(run).expect(word)
+    assert phrase in reply.stderr
+    assert run.unit()["state"] == "authoring"
+    assert run.unit()["transport"]["commit"] is None
+    # Whatever it was, the attempt can be given up, and what was linked to stays.
+    abandon(run).expect("CLEANED")
+    for name in ("elsewhere.json", "result/adapter.log"):
+        assert (run.base / name).exists() == (way == {"elsewhere.json": "a link"}.get(name, "a linked folder"))
+
+
+def test_a_result_that_changes_after_it_was_accepted_is_noticed(run: Host) -> None:
+    def work(workspace: Path) -> None:
+        os.mkfifo(workspace / "fifo")
+
+    run.author("U1", work)
+    terminalize(run).expect("BLOCKED")
+    assert run.unit()["state"] == "authored"
+    (run.run_dir() / "units/U1/workspace/fifo").unlink()
+    _edit(run, summary="something else")
+    reply = terminalize(run).expect("BLOCKED")
+    assert "changed after it was recorded" in reply.stderr
+
+
+@pytest.mark.parametrize("name", ["packet.md", "authorization.json"])
+@pytest.mark.parametrize("how", ["bytes", "mode", "link"])
+def test_a_packet_or_authorization_that_was_changed_is_never_dispatched(run: Host, name: str, how: str) -> None:
+    prepared = run.prepare().expect("PREPARED").body
+    job = run.write_job(prepared)
+    path = run.run_dir() / "units/U1" / name
+    if how == "bytes":
+        run.private(path, path.read_text().replace("codex", "claude") + "\n")
+    elif how == "mode":
+        path.chmod(0o666)
+    else:
+        path.rename(run.base / name)
+        path.symlink_to(run.base / name)
+    reply = run.authorize(prepared, job).expect("BLOCKED" if how == "bytes" else "UNREADABLE")
+    assert name.split(".")[0] in reply.stderr
+    assert run.unit()["state"] == "queued"
+
+
+@pytest.mark.parametrize("field", ["worker_argv", "run_id", "label", "input_digest", "result_path", "skill", "job_id"])
+def test_a_job_that_says_it_is_another_is_never_bound(run: Host, field: str) -> None:
+    prepared = run.prepare().expect("PREPARED").body
+    changed = ["/bin/sh", "-c", "evil"] if field == "worker_argv" else "another"
+    job = run.write_job(prepared, job="job", **{field: changed}) if field != "job_id" else run.write_job(prepared)
+    if field == "job_id":
+        meta = run.run_dir() / "jobs" / job / "meta.json"
+        run.private(meta, json.dumps({**json.loads(meta.read_text()), "job_id": "another"}))
+    run.authorize(prepared, job).expect("BLOCKED")
+    record = ("--run-id", "r1", "--unit-id", "U1", "--attempt-id", "attempt-1", "--job-id", job)
+    run.call("record-job", *record).expect("BLOCKED")
+    assert resume(run).word in ("RESUMED", "BLOCKED")
+    assert run.unit()["attempts"][-1]["job_id"] is None
+
+
+def _reworded(data: bytes) -> bytes:
+    return data.replace(b'"state"', b'"State"', 1) if b'"state"' in data else data.replace(b"U1", b"U2", 1)
+
+
+def _appended(data: bytes) -> bytes:
+    """A record that claims that the unit is integrated, with a chain that fits and a hash of its own invention."""
+    last = json.loads(data.splitlines()[-1])
+    record = {**last, "seq": last["seq"] + 1, "kind": "canonical-commit-confirmed", "prev": last["sha256"]}
+    del record["sha256"]
+    return data + json.dumps({**record, "sha256": "0" * 64}, separators=(",", ":")).encode() + b"\n"
+
+
+def _cut(data: bytes) -> bytes:
+    return b"".join(data.splitlines(keepends=True)[:2] + data.splitlines(keepends=True)[3:])
+
+
+def _emptied(data: bytes) -> bytes:
+    return b""
+
+
+@pytest.mark.parametrize("tamper", [_reworded, _appended, _cut, _emptied])
+def test_a_journal_that_a_worker_wrote_into_is_never_believed(run: Host, trap: Trap, tamper: Any) -> None:
+    journal = run.run_dir() / "journal.jsonl"
+    run.author()
+    before = run.fingerprint()
+    data = tamper(journal.read_bytes())
+    journal.write_bytes(data)
+    for words in (
+        ("terminalize", "--unit-id", "U1"),
+        ("status",),
+        ("resume",),
+        ("cleanup", "--unit-id", "U1", "--abandon"),
+        ("integrate", "--unit-id", "U1", "--commit-message", "x", "--", str(trap.program)),
+    ):
+        with quiet(trap):
+            run.call(words[0], "--run-id", "r1", *words[1:]).expect("UNREADABLE")
+    assert journal.read_bytes() == data, "it is left as it was found"
+    assert run.fingerprint() == before
+    # Another run of the same repository goes on.
+    run.init("r2").expect("READY")
+    run.pending("V1", {"f": "other\n"}, run="r2")
+    run.integrate("V1", run="r2").expect("UNIT_COMMITTED")
+
+
+def test_a_well_formed_record_of_a_forger_still_needs_the_evidence(run: Host) -> None:
+    """The chain is no signature: with write access to the run it can be continued. The fold refuses illegal moves."""
+    run.author()
+    journal = run.run_dir() / "journal.jsonl"
+    last = json.loads(journal.read_bytes().splitlines()[-1])
+    bound = records(run, "job-bound")[-1]
+    record = {**bound, "seq": last["seq"] + 1, "prev": last["sha256"], "kind": "unit-cleaned"}
+    record["data"] = {"abandoned": False, "abandonment_receipt": None}
+    del record["sha256"]
+    body = json.dumps(record, separators=(",", ":"))[:-1].encode()
+    digest = hashlib.sha256(body).hexdigest()
+    with open(journal, "ab") as file:
+        file.write(body + b',"sha256":"' + digest.encode() + b'"}\n')
+    run.call("verify-run", "--run-id", "r1", "--", "true").expect("REFUSED")
+    assert run.git("log", "--format=%s") == "first"
+
+
+def test_a_projection_that_was_edited_is_never_read_back(run: Host) -> None:
+    run.author()
+    manifest = run.run_dir() / "manifest.json"
+    value = json.loads(manifest.read_text())
+    value["units"]["U1"]["state"] = "committed"
+    value["repository"]["toplevel"] = "/"
+    run.private(manifest, json.dumps(value))
+    terminalize(run).expect("INTEGRATION_PENDING")
+    assert run.unit()["state"] == "integration-pending"
+    run.integrate().expect("UNIT_COMMITTED")
+
+
+@pytest.mark.parametrize("name", ["workspace-manifest", "git-config", "git-attributes", "git-exclude"])
+def test_what_prepare_recorded_of_the_workspace_is_never_taken_from_the_worker(
+    run: Host, trap: Trap, name: str
+) -> None:
+    def work(workspace: Path) -> None:
+        (workspace / "f").write_text("worker\n")
+        path = workspace.parent / name
+        if name == "workspace-manifest":
+            run.private(path, path.read_text().replace('"f"', '"g"'))
+        elif name == "git-config":
+            path.write_bytes(path.read_bytes() + f"filter.evil.clean\n{trap.program}".encode() + b"\0")
+        else:
+            run.private(path, "* filter=evil\n")
+
+    run.author("U1", work)
+    with quiet(trap):
+        reply = terminalize(run)
+    if name == "workspace-manifest":
+        reply.expect("UNREADABLE")
+    assert reply.word in ("UNREADABLE", "BLOCKED", "INTEGRATION_PENDING")
+    if reply.word == "INTEGRATION_PENDING":
+        assert run.git("show", f"{run.unit()['transport']['commit']}:f") == "worker"
+
+
+@pytest.mark.parametrize("which", ["units/U1", "units", "jobs"])
+def test_a_folder_of_the_run_swapped_for_a_link_is_never_emptied(run: Host, trap: Trap, which: str) -> None:
+    precious = run.base / "precious"
+    job = "job-U1-attempt-1"
+    for name in ("workspace/keep", "result/keep", "U1/workspace/keep", f"{job}/keep"):
+        (precious / name).parent.mkdir(parents=True, exist_ok=True)
+        (precious / name).write_text("keep\n")
+    before = sorted(precious.rglob("*"))
+    run.pending()
+    place = run.run_dir() / which
+    place.rename(run.base / "moved-away")
+    place.symlink_to(precious)
+    assert abandon(run).word in ("UNREADABLE", "BLOCKED")
+    assert sorted(precious.rglob("*")) == before
+    place.unlink()
+    (run.base / "moved-away").rename(place)
+    abandon(run).expect("CLEANED")
+
+
+def test_an_integration_lock_that_a_worker_made_is_never_ours(run: Host) -> None:
+    run.pending()
+    path = run.call("integration-acquire", "--run-id", "r1", "--unit-id", "U1").expect("ACQUIRED").body["path"]
+    names = ("--run-id", "r1", "--unit-id", "U1")
+    real = json.loads(Path(path).read_text())
+    run.private(Path(path), json.dumps({**real, "nonce": "f" * 48}))
+    run.call("preflight", *names, "--lock-token", real["nonce"]).expect("BLOCKED")
+    run.call("preflight", *names, "--lock-token", "f" * 48).expect("REFUSED")
+    run.private(Path(path), "garbage")
+    run.call("preflight", *names, "--lock-token", real["nonce"]).expect("UNREADABLE")
+    run.private(Path(path), json.dumps(real))
+    run.call("preflight", *names, "--lock-token", real["nonce"]).expect("PREFLIGHT_OK")
