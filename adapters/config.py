@@ -109,7 +109,13 @@ def config_path(environ: Mapping[str, str]) -> Path:
 def home_folder(environ: Mapping[str, str]) -> str:
     """The user's home folder: `HOME` where it is an absolute path, else the account's."""
     home = environ.get("HOME", "")
-    return home if os.path.isabs(home) else pwd.getpwuid(os.geteuid()).pw_dir
+    if os.path.isabs(home):
+        return home
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        # A user id without an account, as containers have them: nothing of such a user's is anywhere.
+        return "/nonexistent"
 
 
 def load_config(path: Path, outside: Path | None = None) -> Config:

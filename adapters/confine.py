@@ -197,14 +197,19 @@ class Confinement:
         shielded = tuple(map(os.fsencode, self.fence.shielded))
         told = self._told
 
+        with_memory = msgspec.structs.replace(rules, folders=(*rules.folders, landlock.SHARED_MEMORY))
+
         def confine() -> None:
+            chosen = rules
             try:
                 landlock.shield(shielded)
                 told[0] = 1
+                landlock.own_shared_memory()
+                chosen = with_memory
             except OSError:
                 # No namespaces for this user: the receipt says so, and the controller compares `.git` afterwards.
                 pass
-            landlock.restrict(rules)
+            landlock.restrict(chosen)
 
         return confine
 

@@ -39,7 +39,7 @@ from adapters.prompt import build_prompt
 from adapters.publish import AdapterLog, ResultDirectory
 from adapters.redaction import load_redactor
 from adapters.results import Conclusion, Receipt
-from adapters.route_table import ROUTES, Authorization
+from adapters.route_table import DEFAULT_EFFORT, ROUTES, Authorization
 from adapters.routes import Adapter, Call, Context, load
 from runner.errors import Interrupted, RunnerError
 from runner.private import create_exclusive
@@ -162,7 +162,12 @@ class _Run:
         return receipt.concluded(finished, adapter, self._measured, self._settings.max_raw_bytes)
 
     def _adapter(self) -> Adapter:
-        context = Context(self._authorization.model_requested, self._environ, self._places.workspace)
+        context = Context(
+            self._authorization.model_requested,
+            self._environ,
+            self._places.workspace,
+            self._authorization.effort or DEFAULT_EFFORT,
+        )
         return load(self._route.name, context)
 
     def _assess(self, adapter: Adapter) -> confine.Assessed:

@@ -43,12 +43,14 @@ _NET_ABI, _IOCTL_ABI, _SCOPE_ABI = 4, 5, 6
 DEVICES = (b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/urandom", b"/dev/tty")
 """Device nodes that programs write to without changing anything. Terminals of the user's are not among them."""
 
+SHARED_MEMORY = b"/dev/shm"
+
 _PR_SET_NO_NEW_PRIVS = 38
 _CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWNET = 0x00020000, 0x10000000, 0x40000000
-_MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = 1, 32, 4096, 16384, 1 << 19
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = 1, 2, 4, 32, 4096, 16384, 1 << 19
 _MOUNT_FLAGS = {
-    os.ST_NOSUID: 2,
-    os.ST_NODEV: 4,
+    os.ST_NOSUID: _MS_NOSUID,
+    os.ST_NODEV: _MS_NODEV,
     os.ST_NOEXEC: 8,
     os.ST_NOATIME: 1024,
     os.ST_NODIRATIME: 2048,
@@ -135,6 +137,15 @@ def shield(paths: Iterable[bytes]) -> None:
         # Flags that the mount has already are locked for us and have to be said again.
         kept = sum(mount for known, mount in _MOUNT_FLAGS.items() if flags & known)
         _mount(path, path, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | kept)
+
+
+def own_shared_memory() -> None:
+    """Mount an empty `SHARED_MEMORY` for this process and its children; only after `shield`. Raises `OSError`.
+
+    Semaphores and shared memory live there (sem_open(3)), and those of other programs are none of a worker's business.
+    """
+    flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV)
+    _check(_libc.mount(b"tmpfs", SHARED_MEMORY, b"tmpfs", flags, b"mode=1777"), "mount a folder for shared memory")
 
 
 def leave_network() -> None:

@@ -8,12 +8,15 @@ row 23.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 
 RestrictionPosture = Literal["adapter-enforced", "cooperative"]
 ActivityPosture = Literal["incremental", "hard-only"]
+Effort = Literal["low", "medium", "high", "xhigh"]
+EFFORTS: tuple[str, ...] = get_args(Effort)
+DEFAULT_EFFORT: Effort = "high"
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -100,7 +103,11 @@ Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
 class Authorization(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The 13 keys of `authorization.json`: what one attempt may send, to whom and how."""
+    """The 13 keys of `authorization.json`: what one attempt may send, to whom and how.
+
+    A fourteenth, `effort`, is there only where the sanction pins one (launcher section 9); without it the effort is
+    `DEFAULT_EFFORT`.
+    """
 
     schema_version: Literal[1]
     run_id: SafeId
@@ -115,12 +122,15 @@ class Authorization(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     restrictions: tuple[str, ...]
     activity_posture: ActivityPosture
     packet_digest: Digest
+    effort: Effort | None = None
 
     def to_bytes(self) -> bytes:
         """The file's exact bytes: compact sorted ASCII JSON and a newline. Their SHA-256 is the digest."""
         import json
 
         document = msgspec.to_builtins(self)
+        if self.effort is None:
+            del document["effort"]
         return json.dumps(document, ensure_ascii=True, sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
     @classmethod
@@ -154,10 +164,19 @@ class Authorization(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
                 return f"{field} of route {self.route!r} must be {expected!r}, found {found!r}"
         if not model_allowed(self.route, self.model_requested):
             return f"model {self.model_requested!r} is not compatible with route {self.route!r}"
-        return None
+        return effort_problem(self.route, self.effort)
 
 
-AUTHORIZATION_KEYS: tuple[str, ...] = Authorization.__struct_fields__
+def effort_problem(route: str, effort: object) -> str | None:
+    """Why a route cannot be pinned to this effort (None: not pinned), or None."""
+    if effort is not None and effort not in EFFORTS:
+        return f"effort must be one of {', '.join(EFFORTS)}, found {effort!r}"
+    if effort == "xhigh" and route != "codex":
+        return f"effort 'xhigh' is for route 'codex' only; use 'high' for route {route!r}"
+    return None
+
+
+AUTHORIZATION_KEYS: tuple[str, ...] = tuple(name for name in Authorization.__struct_fields__ if name != "effort")
 """The 13 keys of `authorization.json`."""
 
 

@@ -123,13 +123,17 @@ def prune(run: OpenRun, unit_id: str) -> None:
 
 
 def _keep(source: Path, evidence: Path, prefix: str = "") -> None:
-    """Copy a file of at most 1 MiB (of a longer log, its end); what is not a plain file is no evidence."""
-    if source.is_symlink() or not source.is_file():
+    """Copy a file (of a log longer than 1 MiB, its end); what is no plain file, or larger than a result, is none."""
+    if source.parent.is_symlink() or source.is_symlink() or not source.is_file():
         return
+    is_log = source.suffix == ".log"
+    limit = _LOG_KEPT if is_log else run_root.RESULT_MAX
     with run_root.trusted(), open(source, "rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(size - _LOG_KEPT, 0) if source.suffix == ".log" else 0)
-        data = file.read()
+        size = file.seek(0, os.SEEK_END)
+        if size > limit and not is_log:
+            return
+        file.seek(max(size - limit, 0))
+        data = file.read(limit)
     run_root.write(evidence / f"{prefix}{source.name}", data)
 
 

@@ -247,7 +247,8 @@ def _native(run: OpenRun, unit: Unit) -> list[Argv]:
     if lock is not None and lock.unit_id == unit.unit_id:
         return [_marked(run, unit, "integration-release"), _do(run, "resume")]
     if unit.cleanup is None:
-        return [_abandon(run, unit)]
+        running = unit.attempt.process_state == RUNNING
+        return [_do(run, "reap", "--unit-id", unit.unit_id)] if running else [_abandon(run, unit)]
     return [] if unit.cleanup["artifact_cleanup"]["complete"] else [_do(run, "resume")]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from adapters.route_table import ROUTES, Route, model_allowed
+from adapters.route_table import ROUTES, Route, effort_problem, model_allowed
 from controller.errors import Refused
 
 
@@ -17,6 +17,7 @@ class Sanction(msgspec.Struct, frozen=True):
     route: Route
     model: str
     restrictions: tuple[str, ...]
+    effort: str | None = None
 
 
 def parse_object(text: str, name: str) -> dict[str, Any]:
@@ -75,4 +76,8 @@ def validate(binding: dict[str, Any], egress: dict[str, Any]) -> Sanction:
             expected=f"a model of the {route.target} family, or null for {route.default_model}",
             found=repr(model)[:80],
         )
-    return Sanction(route, model or route.default_model, tuple(restrictions))
+    effort = egress.get("effort")
+    problem = effort_problem(route.name, effort)
+    if problem is not None:
+        raise Refused(f"egress {problem}", expected="low, medium or high; xhigh for codex", found=repr(effort)[:80])
+    return Sanction(route, model or route.default_model, tuple(restrictions), effort)

@@ -15,7 +15,7 @@ import msgspec
 from adapters.errors import Unavailable
 from adapters.events import Event, Observed
 from adapters.failures import Rule
-from adapters.route_table import ROUTES
+from adapters.route_table import DEFAULT_EFFORT, ROUTES
 
 NOT_BUILT = "adapter not built yet"
 
@@ -26,6 +26,7 @@ class Context(msgspec.Struct, frozen=True):
     model: str
     environ: Mapping[str, str]
     workspace: Path | None = None
+    effort: str = DEFAULT_EFFORT
 
 
 class Call(msgspec.Struct, frozen=True):

@@ -36,7 +36,7 @@ def adapter(context: Context) -> Adapter:
         del call
         return (
             *("claude", "-p", "--safe-mode", "--no-session-persistence", "--permission-mode", "bypassPermissions"),
-            *("--tools", "Read,Write,Edit,Bash", "--allowed-tools", "Bash(*)", "--effort", "high"),
+            *("--tools", "Read,Write,Edit,Bash", "--allowed-tools", "Bash(*)", "--effort", context.effort),
             *("--output-format", "stream-json", "--verbose"),
             *model,
         )

@@ -15,8 +15,6 @@ from adapters.events import ErrorInfo, Event, Observed, count_at, text_at, uuid_
 from adapters.routes import Adapter, Call, Context
 
 _PINNED = (
-    "-c",
-    "model_reasoning_effort=high",
     "--skip-git-repo-check",
     "-c",
     "approval_policy=never",
@@ -43,6 +41,7 @@ def adapter(context: Context) -> Adapter:
         return (
             *("codex", "exec", "--ignore-user-config", "--ignore-rules", "--ephemeral"),
             *("-s", "workspace-write", "-C", call.workspace, "--json", "-o", call.raw_result),
+            *("-c", f"model_reasoning_effort={context.effort}"),
             *_PINNED,
             *model,
             "-",

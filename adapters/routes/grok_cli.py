@@ -29,7 +29,7 @@ def adapter(context: Context) -> Adapter:
 
     def argv(call: Call) -> tuple[str, ...]:
         return (
-            *("grok", "--prompt-file", call.prompt, "--cwd", call.workspace, "--effort", "high"),
+            *("grok", "--prompt-file", call.prompt, "--cwd", call.workspace, "--effort", context.effort),
             *("--permission-mode", "acceptEdits", "--tools", "Read,Write,Edit", "--disable-web-search", "--no-memory"),
             *("--no-subagents", "--no-plan", "--max-turns", "50", "--output-format", "streaming-json", "--verbatim"),
             *("--no-auto-update", "--sandbox", "workspace"),

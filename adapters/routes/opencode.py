@@ -48,7 +48,7 @@ def adapter(context: Context) -> Adapter:
 
     def argv(call: Call) -> tuple[str, ...]:
         return (
-            *("opencode", "run", "--dir", call.workspace, "--format", "json", "--auto", "--variant", "high"),
+            *("opencode", "run", "--dir", call.workspace, "--format", "json", "--auto", "--variant", context.effort),
             # Without a title one more model is asked for one.
             *("--title", "unit"),
             *model,

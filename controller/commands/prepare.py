@@ -129,6 +129,7 @@ class _Request:
             "restrictions": list(granted.restrictions),
             "activity_posture": self.activity_posture,
             "packet_digest": self.packet_digest,
+            **({} if granted.effort is None else {"effort": granted.effort}),
         }
 
 

@@ -310,6 +310,7 @@ class _Resumption:
     def _preserved(self, unit_id: str) -> None:
         run = self.run
         if not self._holds(unit_id):
+            self._resolve(unit_id)
             return
         unit = run.unit(unit_id)
         seen = self._look()
@@ -342,7 +343,9 @@ class _Resumption:
         if unit.cleanup is not None and not cleaning.is_complete(unit):
             cleaning.prune(run, unit_id)
             self._act(unit_id, "artifact-cleanup-reconciled")
-        if self._holds(unit_id) and run.state.pending_verification is None:
+        if not self._holds(unit_id):
+            self._resolve(unit_id)  # what had blocked the unit is behind it
+        elif run.state.pending_verification is None:
             integration_lock.release(run)
             self._resolve(unit_id)
             self._act(unit_id, "integration-release-reconciled")
@@ -352,6 +355,8 @@ class _Resumption:
         run = self.run
         attempt = run.state.pending_verification
         if attempt is None:
+            if run.state.verifications and run.state.verifications[-1]["verification_exit"] == 0:
+                self._resolve(None)
             return
         abandon_pending(run)
         holder = attempt.lock_unit_id
@@ -365,8 +370,9 @@ class _Resumption:
             integration_lock_released=True,
         )
 
-    def _resolve(self, unit_id: str) -> None:
-        seqs = tuple(blocker.seq for blocker in self.run.state.open_blockers(unit_id=unit_id))
+    def _resolve(self, unit_id: str | None) -> None:
+        open_ones = self.run.state.open_blockers()
+        seqs = tuple(blocker.seq for blocker in open_ones if blocker.unit_id == unit_id)
         if seqs:
             self.run.record(r.BlockersResolved(seqs=seqs), unit=unit_id)
 

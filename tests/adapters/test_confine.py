@@ -336,6 +336,18 @@ def test_work_inside_goes_on_as_ever(scene: Scene) -> None:
     work_in(scene)
 
 
+@needs_landlock
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no /dev/shm here")
+def test_shared_memory_is_there_and_is_the_workers_own(scene: Scene) -> None:
+    # multiprocessing.Lock() and the like make a file there; so do the tests of many projects.
+    mark = f"confine-{os.getpid()}"
+    outcome, said = scene.shell(f"ls -A /dev/shm; echo x > /dev/shm/{mark} && cat /dev/shm/{mark}")
+    assert not Path("/dev/shm", mark).exists()
+    if scene.confinement.note() != "the workspace's .git is read-only":
+        pytest.skip("no mount namespaces for this user")
+    assert (outcome.exit_code, said) == (0, "x\n")
+
+
 @needs_bubblewrap
 def test_work_inside_goes_on_under_bubblewrap(who: str) -> None:
     with made("bubblewrap", who) as scene:

@@ -6,9 +6,18 @@ import json
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
-from adapters.route_table import AUTHORIZATION_KEYS, ROUTES, SIX, Authorization, known_routes, model_allowed
+from adapters.route_table import (
+    AUTHORIZATION_KEYS,
+    ROUTES,
+    SIX,
+    Authorization,
+    effort_problem,
+    known_routes,
+    model_allowed,
+)
 from tests.adapters.support import REPOSITORY
 
 GOOD = Authorization(
@@ -131,3 +140,12 @@ def test_the_controller_does_not_load_the_adapters_machinery_with_the_table() ->
     code = "import sys, adapters.route_table, adapters.contract; print([m for m in sys.modules if 'adapters' in m])"
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert sorted(eval(done.stdout)) == ["adapters", "adapters.contract", "adapters.route_table"]
+
+
+def test_a_pinned_effort_is_lost_or_reaches_a_route_that_has_none() -> None:
+    pinned = msgspec.structs.replace(GOOD, effort="low")
+    assert Authorization.parse(pinned.to_bytes()) == pinned
+    assert pinned.disagreement_with_table() is None
+    assert effort_problem("codex", "xhigh") is None
+    assert "codex" in str(effort_problem("claude", "xhigh"))
+    assert "none" in str(effort_problem("codex", "none"))

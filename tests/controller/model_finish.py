@@ -23,7 +23,9 @@ def finish(world: World) -> None:
     tried: set[tuple[str, ...]] = set()
     for _ in range(_ROUNDS):
         status = world.call("status", "--run-id", RUN).expect("STATUS").body
-        open_ones = [name for name, unit in status["units"].items() if unit["state"] not in TERMINAL]
+        open_ones = [
+            name for name, unit in status["units"].items() if unit["state"] not in TERMINAL or unit["cleanup"] is None
+        ]
         held = status["integration_lock"]
         if not open_ones and held is None:
             break
@@ -123,11 +125,6 @@ def _at_rest(world: World) -> None:
     manifest: dict[str, Any] = world.manifest(RUN)
     assert manifest["integration_lock"] is None
     assert world.git("status", "--porcelain", "-uall") == ""
-    for name, unit in manifest["units"].items():
-        if unit["state"] == "native-completed" and unit["cleanup"] is None:
-            choices = world.call("status", "--run-id", RUN, "--unit-id", name).body["next"]
-            answers = [_carry_out(world, world.model.units.get(name), argv) for argv in choices]
-            assert world.unit(name)["cleanup"] is not None, f"{name} is never cleaned up: {choices} {answers}"
     assert world.git("worktree", "list").count("\n") == 0, "a workspace is left registered"
     world.check()
     world.call("journal", "verify", "--run-id", RUN).expect("JOURNAL_OK")

@@ -52,6 +52,15 @@ def require_form(reply: Reply) -> Reply:
 class Desk(Host):
     """A host that looks at the form of every answer, and can start a command without waiting for it."""
 
+    tag = ""
+    """What makes the job ids of one test its own: a process with the same `CE_PEER_JOB_ID` counts as the job's."""
+
+    def write_job(self, prepared: dict[str, Any], *, run: str = "r1", job: str = "", **meta: Any) -> str:
+        """A job directory as `peer-job-runner start` makes it; the job id."""
+        tag = self.tag or f"{os.stat(self.base).st_ino}-{os.getpid()}"
+        job = job or f"job-{prepared['unit_id']}-{prepared['attempt_id']}-{tag}"
+        return super().write_job(prepared, run=run, job=job, **meta)
+
     def call(self, *args: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> Reply:
         """One controller command; its answer has the form of section 2."""
         return require_form(super().call(*args, env=env, cwd=cwd))

@@ -16,20 +16,23 @@ import pytest
 from tests.controller.situations import Desk, begin_run
 from tests.host import Reply
 
-JOB = "job-U1-attempt-1"
+JOB = "job-U1-attempt-1-fixed"
 Prepared = dict[str, Any]
 
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
-    """A host with a run."""
-    return begin_run(tmp_path)
+    """A host with a run, whose first job is `JOB`."""
+    made = begin_run(tmp_path)
+    made.tag = "fixed"
+    return made
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Desk, Prepared]:
     """A queued unit with an exact job directory, for calls that are refused."""
     made = begin_run(tmp_path_factory.mktemp("dispatch"))
+    made.tag = "fixed"
     prepared = made.prepare().expect("PREPARED").body
     made.write_job(prepared)
     return made, prepared

@@ -91,7 +91,7 @@ def test_a_tampered_canonical_index_is_never_committed(run: Host, trap: Trap, wh
     terminalize(run).expect("INTEGRATION_PENDING")
     with quiet(trap):
         reply = run.integrate().expect("BLOCKED")
-    assert {"staged": "planted", "index bits": "f", "index.lock": "index.lock", "half an index": "index"}[
+    assert {"staged": "planted", "index bits": "f", "index.lock": "index.lock", "half an index": "dir/g"}[
         what
     ] in reply.stderr + str(reply.body)
     assert run.git("log", "--format=%s") == "first"

@@ -117,7 +117,7 @@ def _socket(host: Host, trap: Trap, workspace: Path) -> None:
 
 def _endless(host: Host, trap: Trap, workspace: Path) -> None:
     with open(workspace / "endless", "wb") as file:
-        file.truncate(1 << 44)
+        file.truncate(1 << 43)
 
 
 def _deeper_than_a_path(host: Host, trap: Trap, workspace: Path) -> None:
