@@ -3,8 +3,8 @@
     cross-model-work resolve --preference JSON --mode prefer|require --source TEXT
         [--host-harness NAME] [--host-model MODEL] [--restriction TEXT ...]
 
-JSON is a list of `{"target": …, "model": …, "route": …}`, of which `target` or `route` must be there. One JSON object
-on stdout, exit 0 for either outcome: `resolved` is `external`, with the `binding` and `egress` objects that
+JSON is a list of `{"target": …, "model": …, "route": …, "effort": …}`, of which `target` or `route` must be there. One
+JSON object on stdout, exit 0 for either outcome: `resolved` is `external`, with the `binding` and `egress` objects that
 `unit-workspace init` takes as they are, or `native` with a `fallback_reason`. Exit 2: the command line is wrong.
 Once an attempt has started there is no second candidate: that is a new sanction. Source: seed 004 ("Resolve one
 requested route", "Apply preference or requirement strength", "Sanction before egress").
@@ -24,14 +24,14 @@ from adapters.disclosure import disclosure
 from adapters.errors import EXIT_DONE
 from adapters.preflight import Report, examine, print_json
 from adapters.refusal import Refusal, unknown
-from adapters.route_table import ROUTES, Route
+from adapters.route_table import ROUTES, Route, effort_problem
 
 Mode = Literal["prefer", "require"]
 Outcome = Literal["selected", "self-equivalent", "unavailable", "not-examined"]
 
 MAX_SOURCE_BYTES = 256
 
-_KEYS = ("target", "model", "route")
+_KEYS = ("target", "model", "route", "effort")
 _HARNESSES = {
     "claude-code": "claude",
     "codex-cli": "codex",
@@ -47,10 +47,11 @@ _SNAPSHOT = re.compile(r"[-@][0-9]{8}\Z")
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """One entry of the list; `model` None is the route's default."""
+    """One entry of the list; `model` None is the route's default, `effort` None pins none."""
 
     route: Route
     model: str | None
+    effort: str | None = None
 
 
 class Host(msgspec.Struct, frozen=True):
@@ -167,6 +168,7 @@ def answer(
             "route": route.name,
             "intermediaries": list(route.intermediaries),
             "restrictions": list(restrictions),
+            **({} if requested.effort is None else {"effort": requested.effort}),
             "disclosure": disclosure(route, model, source, restrictions, posture),
         },
     }
@@ -178,6 +180,7 @@ def _described(one: Examined) -> dict[str, object]:
         "target": candidate.route.target,
         "route": candidate.route.name,
         "model": candidate.model,
+        "effort": candidate.effort,
         "outcome": one.outcome,
         "reason": one.reason,
         "preflight": None if one.report is None else msgspec.to_builtins(one.report),
@@ -210,7 +213,11 @@ def _candidate(entry: object, place: int) -> Candidate:
     found = ROUTES[route] if route else next(known for known in ROUTES.values() if known.target == target)
     if target is not None and found.target != target:
         raise _malformed(f"{name}: route {route!r} serves target {found.target!r}", repr(target))
-    return Candidate(found, entry.get("model"))
+    effort = entry.get("effort")
+    problem = effort_problem(found.name, effort)
+    if problem is not None:
+        raise _malformed(f"{name}: {problem}", repr(effort))
+    return Candidate(found, entry.get("model"), effort)
 
 
 def _same_model(one: str, other: str) -> bool:

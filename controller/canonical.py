@@ -94,7 +94,8 @@ def restore(
             detail={"head": seen.head, "branch": seen.branch_ref},
             expected=f"{pre.branch_ref} at {pre.head}",
             found=f"{seen.branch_ref or 'detached'} at {seen.head}",
-            remedy="look at what moved it; `status` names lock, workspace and transport, which are kept",
+            remedy=f"keep what moved it (git branch <name>), go back (git checkout "
+            f"{pre.branch_ref.removeprefix('refs/heads/')}; git reset --keep {pre.head}), then `resume --run-id`",
         )
     found = checkout.status(run.git)
     foreign = sorted(set(found.dirty) - touched)
@@ -108,7 +109,9 @@ def restore(
         )
     entries = _saved_entries(run, index_copy)
     top = run.git.cwd
-    added = {path for path in touched if path not in entries and _stands(top, path)}
+    # What the apply made and the restored checkout does not have; a folder that the unit made a file has its place.
+    new = touched - entries.keys() - _folders(entries)
+    added = {path for path in new if _stands(top, path)}
     # Also what stands in place of a folder above these paths, ignored by Git or not.
     obstacles = {name for path in (*found.dirty, *added) if (name := _obstacle(top, path)) is not None}
     paths = sorted({*found.dirty, *added, *obstacles})
@@ -121,7 +124,7 @@ def restore(
     if paths or index_file.digest(_index_path(run)) != index_file.digest(Path(index_copy)):
         _put_back(run, paths, entries, index_copy)
     after = run.look().snapshot
-    left = [path for path in touched if path not in entries and _stands(top, path)]
+    left = sorted(path for path in new if _stands(top, path))
     if after != pre or left:
         raise Blocked(
             "exact restoration could not be proven",
@@ -134,6 +137,15 @@ def restore(
             remedy="look at `git status`; the lock, the workspace and every copied byte are kept",
         )
     return Restored(after, recovered, tuple(paths))
+
+
+def _folders(paths: Iterable[str]) -> set[str]:
+    """Every folder that these paths lie in."""
+    found: set[str] = set()
+    for path in paths:
+        while (path := path.rpartition("/")[0]) and path not in found:
+            found.add(path)
+    return found
 
 
 def _saved_entries(run: OpenRun, index_copy: str) -> dict[str, tuple[str, str]]:

@@ -104,6 +104,8 @@ def prune(run: OpenRun, unit_id: str) -> None:
     for part in ("", unit_id, attempt.attempt_id):
         evidence = evidence / part if part else evidence
         run_root.make_dir(evidence)
+    with run_root.trusted():
+        private.sweep_temps(evidence)
     for source in (
         "packet.md",
         "authorization.json",

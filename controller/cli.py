@@ -37,7 +37,7 @@ def init(plan: str | None, prompt_brief: str | None, **arguments: Any) -> None:
 @command("checkpoint-plan", run_id, wait)
 def checkpoint_plan(**arguments: Any) -> None:
     """Commit the selected plan, if it is the only change."""
-    from controller.commands.init import checkpoint_plan as run
+    from controller.commands.checkpoint import checkpoint_plan as run
 
     answer(run, **arguments)
 

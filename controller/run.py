@@ -7,7 +7,6 @@ act, record, with no second look-up after letting go (design.md section 3).
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import secrets
 from collections.abc import Iterator
@@ -141,14 +140,6 @@ class OpenRun:
         value = projection.manifest(self.state, self.directory, self.entries)
         run_root.write(self.directory / run_root.MANIFEST, encoding.dumps(value).encode("ascii") + b"\n")
 
-    def is_projected(self) -> bool:
-        """Whether `manifest.json` tells of the newest record: a call may be killed between the two."""
-        try:
-            value = json.loads(run_root.read(self.directory / run_root.MANIFEST, None))
-        except (ControllerError, ValueError):
-            return False
-        return isinstance(value, dict) and value.get("revision") == self.state.revision
-
 
 def _entries(records: tuple[journal.Record, ...]) -> list[Entry]:
     return [
@@ -174,6 +165,7 @@ def reading(run_id: str) -> Iterator[OpenRun]:
 
 def read_directory(directory: Path) -> OpenRun:
     """A run for reading, by its directory."""
+    run_root.require_private(directory / run_root.MANIFEST)
     try:
         found = journal.read(directory / run_root.JOURNAL)
     except FileNotFoundError:
@@ -191,6 +183,7 @@ def changing(run_id: str, *, wait: float = lock.DEFAULT_WAIT) -> Iterator[OpenRu
     directory = run_root.find_run(run_id)
     if not os.path.lexists(directory / run_root.JOURNAL):
         raise _missing(directory)
+    run_root.require_private(directory / run_root.MANIFEST)
     with lock.held(directory / "manifest.lock", wait=wait, what=f"run {run_id}") as fd:
         try:
             writer, found = journal.Writer.open(directory / run_root.JOURNAL)
@@ -206,7 +199,6 @@ def changing(run_id: str, *, wait: float = lock.DEFAULT_WAIT) -> Iterator[OpenRu
                     found=state.run_id,
                 )
             run = OpenRun(directory, state, entries, writer, (fd,))
-            before = len(entries)
             while writer.moved is not None:
                 moved = writer.moved
                 run.record(r.TornTailMoved(file=moved.file, bytes=moved.bytes, sha256=moved.sha256))
@@ -222,8 +214,8 @@ def changing(run_id: str, *, wait: float = lock.DEFAULT_WAIT) -> Iterator[OpenRu
                 with suppress(ControllerError):
                     run.project()
                 raise
-            if len(run.entries) != before or not run.is_projected():
-                run.project()
+            # Also after a command that recorded nothing: an earlier one may have been killed before it projected.
+            run.project()
         finally:
             writer.close()
 

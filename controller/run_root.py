@@ -181,6 +181,21 @@ def read(path: Path, limit: int | None = 2 * 1024 * 1024) -> bytes:
         raise
 
 
+def require_private(path: Path) -> None:
+    """`UNREADABLE` when a file that is there breaks the private rule; its content is not looked at."""
+    try:
+        info = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid() or stat.S_IMODE(info.st_mode) != 0o600:
+        raise Unreadable(
+            f"cannot trust {path}",
+            expected=f"a regular file of uid {os.geteuid()} with mode 0600",
+            found=f"{stat.filemode(info.st_mode)} of uid {info.st_uid}",
+            remedy="see who changed it; put owner and mode back, or remove it: it is written again",
+        )
+
+
 def write(path: Path, data: bytes) -> None:
     """Write a private file atomically and durably."""
     with trusted():
@@ -271,3 +286,13 @@ def read_source(path: Path, what: str, limit: int = PACKET_MAX) -> bytes:
             remedy="narrow it; a packet holds one unit, not the whole plan",
         )
     return data
+
+
+def read_plan(top: str, plan: str) -> tuple[str, bytes]:
+    """The plan's path relative to the top level, and its bytes; `REFUSED` for a link, a folder or a path outside."""
+    path = Path(plan) if os.path.isabs(plan) else Path(top) / plan
+    real = os.path.realpath(path)
+    if real == top or not real.startswith(top.rstrip("/") + "/") or os.path.relpath(real, top).split("/")[0] == ".git":
+        raise Refused("the plan lies outside the repository", expected=f"a file inside {top}", found=real)
+    content = read_source(path, "plan", 64 * 1024 * 1024)
+    return os.path.relpath(real, top), content

@@ -1,4 +1,4 @@
-"""`init` and `checkpoint-plan`: a run begins on a named branch, with one source and one sanctioned recipient."""
+"""`init`: a run begins on a named branch, with one source and one sanctioned recipient."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from controller import brief, checkout, encoding, index_file, journal, lock, run_root, sanction, shapes
+from controller import brief, checkout, encoding, journal, lock, run_root, sanction, shapes
 from controller import records as r
 from controller.answer import Answer
 from controller.checkout import Observation
 from controller.errors import Blocked, ControllerError, NotFound, Refused
 from controller.git import Git
-from controller.run import OpenRun, changing, read_directory
+from controller.run import OpenRun, read_directory
 
-CHECKPOINT_MESSAGE = "docs(ce-work): checkpoint selected implementation plan"
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
 
@@ -102,7 +101,7 @@ def _source(
     if plan is not None:
         if prompt_digest is not None:
             raise Refused("a plan source forbids --prompt-digest", expected="--plan-digest", found="--prompt-digest")
-        relative, content = read_plan(top, plan)
+        relative, content = run_root.read_plan(top, plan)
         return shapes.Source(
             "plan", "repository", relative, _digest_argument(plan_digest, "--plan-digest", content, "plan")
         ), content
@@ -120,16 +119,6 @@ def _source(
     content = run_root.read_source(Path(prompt), "prompt brief")
     digest = _digest_argument(prompt_digest, "--prompt-digest", content, "prompt brief")
     return shapes.Source("prompt", "run", "source/bare-prompt.md", digest), content
-
-
-def read_plan(top: str, plan: str) -> tuple[str, bytes]:
-    """The plan's path relative to the top level, and its bytes; `REFUSED` for a link, a folder or a path outside."""
-    path = Path(plan) if os.path.isabs(plan) else Path(top) / plan
-    real = os.path.realpath(path)
-    if real == top or not real.startswith(top.rstrip("/") + "/") or os.path.relpath(real, top).split("/")[0] == ".git":
-        raise Refused("the plan lies outside the repository", expected=f"a file inside {top}", found=real)
-    content = run_root.read_source(path, "plan", 64 * 1024 * 1024)
-    return os.path.relpath(real, top), content
 
 
 def _existing(run_id: str) -> Path | None:
@@ -222,143 +211,3 @@ def _create(
     run = read_directory(root / run_id)
     run.project()
     return run
-
-
-def checkpoint_plan(*, run_id: str, wait: float) -> Answer:
-    """Commit the selected plan alone, when it is the only dirt; adopt that very commit when it is there already."""
-    with changing(run_id, wait=wait) as run:
-        seen = run.observe()
-        found = checkout.status(run.git)
-        git_dir = run.state.repository.git_dir
-        source = run.state.source
-        if source.kind == "prompt":
-            checkout.require_clean(found, git_dir)
-            return Answer("NOOP", {"checkpoint": None, "head": seen.head, "source_kind": "prompt"})
-        _, content = read_plan(run.state.repository.toplevel, source.path)
-        digest = hashlib.sha256(content).hexdigest()
-        if digest != source.digest:
-            raise Blocked(
-                "the plan file differs from the recorded digest",
-                expected=source.digest,
-                found=digest,
-                remedy="put the selected plan back, or start a run for the new one",
-            )
-        if not found.dirty:
-            checkout.require_clean(found, git_dir)
-            return _clean_checkpoint(run, seen)
-        if found.dirty != (source.path,):
-            raise Blocked(
-                "checkpoint-plan requires a clean canonical checkout but for the plan",
-                detail={"dirty_paths": list(found.dirty)},
-                expected=f"only {source.path} dirty",
-                found=f"{len(found.dirty)} dirty path(s)",
-                remedy="commit, stash or remove the others yourself",
-            )
-        checkout.require_clean(checkout.parse_status(b""), git_dir)
-        return Answer("CHECKPOINTED", {"checkpoint": encoding.plain(_commit(run, seen, content))})
-
-
-def _clean_checkpoint(run: OpenRun, seen: Observation) -> Answer:
-    state = run.state
-    if state.checkpoint is not None:
-        return Answer("NOOP", {"checkpoint": encoding.plain(state.checkpoint), "head": seen.head})
-    if seen.head == state.branch.initial_head:
-        return Answer("NOOP", {"checkpoint": None, "head": seen.head})
-    adopted = _matching_checkpoint(run, seen)
-    if adopted is None:
-        raise Blocked(
-            "HEAD moved since init, and not by this run's plan checkpoint",
-            detail={"expected_prior_head": state.branch.initial_head, "head": seen.head},
-            expected=state.branch.initial_head,
-            found=seen.head,
-            remedy="start a new run at the present HEAD",
-        )
-    run.record(r.PlanCheckpoint(checkpoint=adopted))
-    return Answer("CHECKPOINTED", {"checkpoint": encoding.plain(adopted)})
-
-
-def _matching_checkpoint(run: OpenRun, seen: Observation) -> shapes.Checkpoint | None:
-    """HEAD as a checkpoint: sole parent the initial head, the exact message, only the plan changed."""
-    state = run.state
-    raw = run.git.run("cat-file", "commit", seen.head)
-    header, _, message = raw.partition(b"\n\n")
-    parents = [line[7:].decode() for line in header.split(b"\n") if line.startswith(b"parent ")]
-    changed = run.git.run("diff-tree", "-r", "-z", "--name-only", state.branch.initial_head, seen.head)
-    names = [os.fsdecode(name) for name in changed.split(b"\0")[:-1]]
-    if parents != [state.branch.initial_head] or names != [state.source.path]:
-        return None
-    if message.rstrip(b"\n").decode("utf-8", "replace") != CHECKPOINT_MESSAGE:
-        return None
-    return shapes.Checkpoint(
-        prior_head=state.branch.initial_head,
-        commit=seen.head,
-        tree=seen.head_tree,
-        path=state.source.path,
-        digest=state.source.digest,
-        at=encoding.seconds(journal.utc_now_ms()),
-    )
-
-
-def _move(run: OpenRun, entry: bytes, commit: str, head: str) -> None:
-    """The user's index first, then the branch: between the two the plan is staged, which is where a host began."""
-    git_dir = Path(run.state.repository.git_dir)
-    before, after = run.private_path("index"), run.private_path("index")
-    with index_file.held(git_dir, run.directory) as held:
-        for path in (before, after):
-            index_file.copy(held.index, path)
-        work = run.git.at(run.git.cwd, env={"GIT_INDEX_FILE": str(after)})
-        work.run("update-index", "-z", "--add", "--index-info", stdin=entry)
-        held.install(after)
-    after.unlink()
-    try:
-        run.refs.move_branch(run.state.branch.ref, commit, head, CHECKPOINT_MESSAGE)
-    except ControllerError:
-        with index_file.held(git_dir, run.directory) as held:
-            held.install(before)
-        raise
-    before.unlink()
-
-
-def _commit(run: OpenRun, seen: Observation, content: bytes) -> shapes.Checkpoint:
-    """Commit the plan from a private index, then bring the user's index along for that one path."""
-    state = run.state
-    path = state.source.path
-    stage = run.git.run("ls-files", "--stage", "-z", "--", path).decode("utf-8", "surrogateescape")
-    mode = stage[:6] if stage else "100644"
-    if run.git.run("config", "--type=bool", "--default=true", "core.fileMode") == b"true\n":
-        executable = os.stat(Path(state.repository.toplevel) / path).st_mode & 0o100
-        mode = "100755" if executable else "100644"
-    oid = run.git.run("hash-object", "-w", "--stdin", f"--path={path}", stdin=content).decode().strip()
-    scratch = run.private_path("index")
-    work = run.git.at(run.git.cwd, env={"GIT_INDEX_FILE": str(scratch)})
-    work.run("read-tree", seen.head)
-    entry = f"{mode} {oid} 0\t".encode() + os.fsencode(path) + b"\0"
-    work.run("update-index", "-z", "--index-info", stdin=entry)
-    tree = work.run("write-tree").decode().strip()
-    scratch.unlink(missing_ok=True)
-    commit = (
-        run.git.run("commit-tree", tree, "-p", seen.head, stdin=CHECKPOINT_MESSAGE.encode() + b"\n").decode().strip()
-    )
-    run.record(
-        r.CheckpointIntent(prior_head=seen.head, commit=commit, tree=tree, path=path, digest=state.source.digest)
-    )
-    _move(run, entry, commit, seen.head)
-    after = checkout.status(run.git)
-    if after.dirty or after.head != commit:
-        raise Blocked(
-            "the checkout is not clean after the plan checkpoint",
-            detail={"dirty_paths": list(after.dirty)},
-            expected="a clean checkout",
-            found=f"{len(after.dirty)} dirty path(s)",
-            remedy="look at `git status`; a filter may rewrite the plan",
-        )
-    checkpoint = shapes.Checkpoint(
-        prior_head=seen.head,
-        commit=commit,
-        tree=tree,
-        path=path,
-        digest=state.source.digest,
-        at=encoding.seconds(journal.utc_now_ms()),
-    )
-    run.record(r.PlanCheckpoint(checkpoint=checkpoint))
-    return checkpoint

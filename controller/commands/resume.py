@@ -24,6 +24,7 @@ from controller import (
 from controller import records as r
 from controller.answer import Answer
 from controller.checkout import Look
+from controller.commands.checkpoint import finish_checkpoint
 from controller.commands.prepare import make_workspace
 from controller.commands.verify_run import abandon_pending
 from controller.errors import Ambiguous, Blocked, ControllerError, Interrupted, NotFound, Refused, Unreadable
@@ -110,6 +111,7 @@ class _Resumption:
     def go(self) -> Answer:
         """Lock first, then every unit, then the lock of a finished unit."""
         run = self.run
+        self._guard(None, self._checkpoint)
         self._guard(None, self._lock)
         for unit_id in sorted(run.state.units):
             self._guard(unit_id, lambda name=unit_id: self._unit(name))  # type: ignore[misc]
@@ -142,6 +144,12 @@ class _Resumption:
     def _holds(self, unit_id: str) -> bool:
         held = self.run.state.lock
         return held is not None and held.unit_id == unit_id and held.phase == "held"
+
+    def _checkpoint(self) -> None:
+        """A plan checkpoint whose commit was made and whose record was not."""
+        made = finish_checkpoint(self.run)
+        if made is not None:
+            self._act(None, "plan-checkpoint-reconciled", commit=made.commit)
 
     def _lock(self) -> None:
         run = self.run

@@ -115,6 +115,8 @@ def test_without_a_candidate_the_work_stays_native_and_every_reason_is_told(mode
         ('[{"target": "claud"}]', "did you mean 'claude'?"),
         ('[{"route": "grok_cli"}]', "did you mean 'grok-cli'?"),
         ('[{"route": "codex", "target": "claude"}]', "route 'codex' serves target 'codex'"),
+        ('[{"target": "claude", "effort": "xhigh"}]', "effort 'xhigh' is for route 'codex' only"),
+        ('[{"target": "codex", "effort": "most"}]', "effort must be one of"),
         ('[{"target": "codex", "model": 5}]', "model must be a text or null"),
         ('[{"target": "codex", "model": ""}]', "model must be a text or null"),
     ],
@@ -148,7 +150,10 @@ def test_what_resolve_prints_goes_into_init_as_it_is(tmp_path: Path) -> None:
     machine = Machine(folder)
     machine.install("codex")
     wishes: list[dict[str, Any]]
-    wishes = [{"target": "claude", "model": None, "route": "claude"}, {"target": "codex", "model": "gpt-5.6-sol"}]
+    wishes = [
+        {"target": "claude", "model": None, "route": "claude"},
+        {"target": "codex", "model": "gpt-5.6-sol", "effort": "low"},
+    ]
     told = resolve(machine, wishes, "--restriction", "no new dependencies", "--host-harness", "claude-code")
     assert [one["outcome"] for one in told["candidates"]] == ["self-equivalent", "selected"]
     assert told["candidates"][1]["preflight"]["version"] == "codex 1.2.3"
@@ -170,7 +175,8 @@ def test_what_resolve_prints_goes_into_init_as_it_is(tmp_path: Path) -> None:
     assert manifest["egress"]["restrictions"] == ["no new dependencies"]
     prepared = controller.prepare().expect("PREPARED").body
     authorization = json.loads(Path(prepared["authorization_path"]).read_bytes())
-    assert (authorization["route"], authorization["model_requested"]) == ("codex", "gpt-5.6-sol")
+    pinned = tuple(authorization[name] for name in ("route", "model_requested", "effort"))
+    assert pinned == ("codex", "gpt-5.6-sol", "low")
     # The same again is the same sanction.
     again = resolve(machine, wishes, "--restriction", "no new dependencies", "--host-harness", "claude-code")
     assert (again["binding"], again["egress"]) == (told["binding"], told["egress"])

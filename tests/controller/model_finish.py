@@ -16,10 +16,10 @@ def finish(world: World) -> None:
     if not world.model.facts.on_branch:
         world.switch()
     world.tidy()
+    world.rewind()
     if world.fog is not None:
         world.recover()
     assert world.fog is None, "after a crash and a tidy checkout, resume does not say RESUMED"
-    world.rewind()
     tried: set[tuple[str, ...]] = set()
     for _ in range(_ROUNDS):
         status = world.call("status", "--run-id", RUN).expect("STATUS").body

@@ -218,6 +218,8 @@ class World(QuickHost):
                 chain = self.model.facts.chain
                 del chain[chain.index(unit.pre) + 1 :]
                 unit.picked, unit.made = False, None
+                if self.fog is not None:
+                    self.fog_eye = self.eye()
 
     def pick(self, unit: Unit) -> None:
         """The host applies the transport by hand."""
@@ -333,7 +335,7 @@ class World(QuickHost):
             return False
         commit = self.unit(unit.name)["transport"]["commit"]
         args = ["merge-tree", "--write-tree", "--no-messages", self.model.facts.head, commit]
-        return "<<<<<<<" in self.git("cat-file", "-p", f"{self.git(*args, check=False).splitlines()[0]}:f")
+        return "\n" in self.git(*args, check=False)  # after the tree, the paths in conflict
 
     def do(self, command: Command, crash: Crash | None = None) -> Reply | None:
         """Give a command, hold everything against the model; None when it was killed."""

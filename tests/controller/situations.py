@@ -156,9 +156,14 @@ class Desk(Host):
         return self.call(*self.of(command, *more, unit=unit, run=run)).expect(word)
 
     def state(self, unit: str = "U1", run: str = "r1") -> str:
-        """The unit's state as `status` tells it."""
-        reply = self.do("STATUS", "status", unit=unit, run=run)
-        return str(reply.body["unit"]["state"])
+        """The unit's state as other programs read it."""
+        return str(self.unit(unit, run)["state"])
+
+    @property
+    def blockers(self) -> list[dict[str, Any]]:
+        """The blockers as other programs read them."""
+        found: list[dict[str, Any]] = self.manifest()["blockers"]
+        return found
 
     def dispatched(self, unit: str = "U1", *more: str, run: str = "r1") -> dict[str, Any]:
         """A unit whose job is authorized and has not ended; what `prepare` answered, with `job_id`."""

@@ -180,6 +180,17 @@ def _stand(path: str) -> Callable[[Desk], object]:
 WORK = {"new.log": "x\n", "build/out/x": "x\n", "f": "changed\n"}
 
 
+@pytest.fixture(scope="module")
+def pending(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    """A unit that changes `f` and adds paths which this user's checkout ignores."""
+    made = begin_run(tmp_path_factory.mktemp("preflight"))
+    made.git("rm", "-q", ".gitignore")
+    made.git("commit", "-qm", "no rules in the tree")
+    made.pending(work=WORK)
+    (made.repo / ".git" / "info" / "exclude").write_text("*.log\nbuild\n")
+    return made
+
+
 @pytest.mark.parametrize(
     ("harm", "heal", "path", "phrase"),
     [
@@ -193,34 +204,47 @@ WORK = {"new.log": "x\n", "build/out/x": "x\n", "f": "changed\n"}
 )
 @pytest.mark.parametrize("command", ["integrate", "preflight"])
 def test_files_of_the_user_that_git_does_not_know_are_never_overwritten(
-    tmp_path: Path, command: str, harm: Callable[[Desk], object], heal: tuple[str, ...], path: str, phrase: str
+    pending: Desk,
+    tmp_path: Path,
+    command: str,
+    harm: Callable[[Desk], object],
+    heal: tuple[str, ...],
+    path: str,
+    phrase: str,
 ) -> None:
-    desk = begin_run(tmp_path)
-    desk.git("rm", "-q", ".gitignore")
-    desk.git("commit", "-qm", "no rules in the tree")
-    desk.pending(work=WORK)
-    (desk.repo / ".git" / "info" / "exclude").write_text("*.log\nbuild\n")
+    desk = pending
     harm(desk)
     assert desk.git("status", "--porcelain") == ""
     before = desk.fingerprint()
     if command == "integrate":
         reply = desk.integrate().expect("BLOCKED")
-        assert desk.locks() == {}
     else:
         token = desk.held()
         reply = desk.refuse("BLOCKED", args=desk.of("preflight", "--lock-token", token))
+        desk.do("RELEASED", "integration-release", "--lock-token", token)
     assert reply.body["paths"] == [path]
     assert phrase in reply.stderr
     assert desk.fingerprint() == before
+    assert desk.locks() == {}
     assert desk.state() == "integration-pending"
     for name in heal:
-        os.rename(desk.repo / name, desk.base / "aside")
+        os.rename(desk.repo / name, tmp_path / "aside")
     if not heal:
         desk.git("update-index", "--no-assume-unchanged", "f")
         desk.git("update-index", "--no-skip-worktree", "f")
         desk.git("checkout", "-q", "f")
-    if command == "integrate":
-        desk.integrate().expect("UNIT_COMMITTED")
+
+
+def test_a_file_that_was_moved_out_of_the_way_is_out_of_the_way(desk: Desk) -> None:
+    desk.git("rm", "-q", ".gitignore")
+    desk.git("commit", "-qm", "no rules in the tree")
+    desk.pending(work=WORK)
+    (desk.repo / ".git" / "info" / "exclude").write_text("*.log\nbuild\n")
+    (desk.repo / "new.log").write_text("mine")
+    desk.integrate().expect("BLOCKED")
+    (desk.repo / "new.log").rename(desk.base / "aside")
+    desk.integrate().expect("UNIT_COMMITTED")
+    assert (desk.repo / "new.log").read_text() == "x\n"
 
 
 def test_a_preflight_on_a_dirty_moved_or_busy_checkout_is_blocked_by_name(desk: Desk) -> None:
@@ -296,9 +320,21 @@ def _moved(desk: Desk) -> None:
 HARMS = [_extra_untracked, _extra_unstaged, _extra_staged, _touched_again, _unapplied, _moved]
 
 
+@pytest.fixture(scope="module")
+def applied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Desk, str]:
+    """A manually applied unit and its lock token."""
+    made = begin_run(tmp_path_factory.mktemp("applied"))
+    return made, made.applied()
+
+
 @pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__.strip("_"))
-def test_nothing_but_the_exact_application_is_ever_marked(desk: Desk, harm: Callable[[Desk], object]) -> None:
-    token = desk.applied()
+def test_nothing_but_the_exact_application_is_ever_marked(
+    applied: tuple[Desk, str], harm: Callable[[Desk], object]
+) -> None:
+    desk, token = applied
+    desk.git("reset", "-q", "--hard", desk.unit()["integration"]["pre_fold"]["head"])
+    desk.git("clean", "-fdq")
+    desk.pick()
     mine = ("--lock-token", token)
     harm(desk)
     reply = desk.refuse("BLOCKED", args=desk.of("mark-applied", *mine))
@@ -333,20 +369,24 @@ def test_marks_come_in_their_order_only(desk: Desk) -> None:
     desk.refuse("REFUSED", args=desk.of("mark-applied", *mine))
 
 
-@pytest.mark.parametrize("wrong", ["content", "parent", "dirt"])
-def test_a_commit_that_is_not_exactly_what_was_verified_is_not_accepted(desk: Desk, wrong: str) -> None:
+def test_a_commit_that_is_not_exactly_what_was_verified_is_not_accepted(desk: Desk) -> None:
     token = desk.verified()
-    if wrong == "content":
-        (desk.repo / "f").write_text("slipped in\n")
-        desk.git("commit", "-qam", "feat: more")
-    elif wrong == "parent":
-        desk.git("commit", "-qm", "feat: one")
-        desk.git("commit", "-q", "--allow-empty", "-m", "feat: two")
-    else:
-        desk.git("commit", "-qm", "feat: one")
-        (desk.repo / "extra").write_text("x")
-    desk.refuse("BLOCKED", args=desk.of("mark-committed", "--lock-token", token))
-    assert desk.state() == "verified"
+    head = desk.head
+    for wrong in ("content", "parent", "dirt"):
+        if wrong == "content":
+            (desk.repo / "f").write_text("slipped in\n")
+        desk.git("commit", "-qam", "feat: one")
+        if wrong == "parent":
+            desk.git("commit", "-q", "--allow-empty", "-m", "feat: two")
+        if wrong == "dirt":
+            (desk.repo / "extra").write_text("x")
+        desk.refuse("BLOCKED", args=desk.of("mark-committed", "--lock-token", token))
+        assert desk.state() == "verified"
+        desk.git("reset", "-q", "--hard", head)
+        desk.git("clean", "-fdq")
+        desk.pick()
+    desk.git("commit", "-qam", "feat: one")
+    desk.do("COMMITTED", "mark-committed", "--lock-token", token)
 
 
 # --- restore ------------------------------------------------------------------------------------------------------
@@ -372,20 +412,22 @@ def test_every_state_before_the_commit_can_be_taken_back_exactly(desk: Desk, sta
     unit = desk.unit()
     assert (unit["state"], unit["integration"]["restore"]["exact"]) == ("preserved", True)
     assert desk.locks() != {}
-    desk.do("RELEASED", "integration-release", "--lock-token", token)
-    desk.integrate().expect("UNIT_COMMITTED")
 
 
-@pytest.mark.parametrize("harm", [_extra_untracked, _extra_unstaged, _extra_staged, _moved])
-def test_a_restore_never_touches_what_the_unit_did_not_make(desk: Desk, harm: Callable[[Desk], object]) -> None:
+def test_a_restore_never_touches_what_the_unit_did_not_make(desk: Desk) -> None:
     token = desk.applied()
-    harm(desk)
-    before = desk.fingerprint()
-    desk.do("BLOCKED", "restore", "--lock-token", token)
-    assert desk.fingerprint() == before
-    blockers = desk.call("status", "--run-id", "r1").body["blockers"]
-    assert blockers[-1]["unit_id"] == "U1"
-    assert blockers[-1]["retain_integration_lock"] is True
+    head = desk.head
+    for harm in (_extra_untracked, _extra_unstaged, _extra_staged, _moved):
+        harm(desk)
+        before = desk.fingerprint()
+        desk.do("BLOCKED", "restore", "--lock-token", token)
+        assert desk.fingerprint() == before
+        assert desk.blockers[-1]["unit_id"] == "U1"
+        assert desk.blockers[-1]["retain_integration_lock"] is True
+        desk.git("reset", "-q", "--hard", head)
+        desk.git("clean", "-fdq")
+        desk.pick()
+    desk.do("PRESERVED", "restore", "--lock-token", token)
 
 
 def test_an_edit_of_the_person_on_a_path_of_the_unit_is_kept_beside_before_it_is_taken_back(desk: Desk) -> None:

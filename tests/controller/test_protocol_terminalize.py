@@ -342,6 +342,11 @@ def test_what_cannot_be_transported_whole_is_not_transported_in_part(
     assert set(failure) >= {"at", "word", "reason", "detail", "job_id", "result_sha256"}
     assert (failure["word"], failure["job_id"]) == ("BLOCKED", job)
     assert attempt["fallback"] == {"eligible": True, "reason": "terminal-validation-failure", "claimed": None}
+
+
+def test_a_repeated_blocker_is_recorded_once_and_opens_the_fallback(desk: Desk) -> None:
+    desk.author(work=_fifo)
+    desk.do("BLOCKED", "terminalize")
     with desk.unchanged():
         desk.do("BLOCKED", "terminalize")
     claim = desk.do("FALLBACK_AUTHORIZED", "claim-fallback", "--caller-mode", "headless")
@@ -568,34 +573,36 @@ def _status_after_touch(desk: Desk) -> str:
     return desk.git("status", "--porcelain")
 
 
+ATTRIBUTES = """*.auto text=auto
+*.crlf text eol=crlf
+*.lf text eol=lf
+*.raw -text
+*.ident ident
+*.utf16 working-tree-encoding=UTF-16LE eol=lf
+*.latin working-tree-encoding=ISO-8859-1 eol=lf
+"""
+CRLF = b"a\r\nb $Id$\r\n"
+FILES = {
+    "x.auto": CRLF, "x.crlf": CRLF, "x.lf": CRLF, "x.raw": CRLF, "x.ident": b"$Id: 0 $\n", "x.plain": CRLF,
+    "deep/x.utf16": "ä\n".encode("utf-16-le"), "x.latin": "ä\n".encode("latin-1"), "x.bin": b"\0\r\n\xff",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("config", "attributes"),
-    [
-        ({"core.autocrlf": "true"}, ""),
-        ({"core.autocrlf": "input"}, ""),
-        ({}, "* text=auto\n"),
-        ({"core.eol": "crlf"}, "* text=auto\n"),
-        ({}, "*.txt text eol=crlf\n"),
-        ({}, "*.txt text eol=lf\n"),
-        ({"core.autocrlf": "true"}, "*.txt -text\n"),
-        ({}, "*.txt working-tree-encoding=UTF-16LE eol=lf\n"),
-        ({}, "*.txt working-tree-encoding=ISO-8859-1\n"),
-        ({}, "*.txt ident\n"),
-    ],
-    ids=["autocrlf", "input", "text=auto", "eol config", "eol=crlf", "eol=lf", "-text", "UTF-16LE", "latin-1", "ident"],
+    "config",
+    [{"core.eol": "native"}, {"core.autocrlf": "true"}, {"core.autocrlf": "input"}, {"core.eol": "crlf"}],
+    ids=["defaults", "autocrlf", "input", "eol"],
 )
-def test_line_endings_and_encodings_leave_the_canonical_checkout_clean(
-    tmp_path: Path, config: dict[str, str], attributes: str
+def test_line_endings_and_encodings_are_converted_as_git_does_and_leave_the_checkout_clean(
+    tmp_path: Path, config: dict[str, str]
 ) -> None:
-    encoding = {"UTF": "utf-16-le", "ISO": "latin-1"}.get(attributes.partition("encoding=")[2][:3], "ascii")
-    newline = "\r\n" if encoding == "ascii" else "\n"
-    letter = "a" if encoding == "ascii" else "ä"
-    desk = begin_run(tmp_path, attributes=attributes, config=config)
+    desk = begin_run(tmp_path, attributes=ATTRIBUTES, config=config)
 
     def work(workspace: Path) -> None:
-        for name in ("new.txt", "old.txt"):
-            (workspace / name).write_bytes(f"{letter}{newline}b $Id$\n".encode(encoding))
-        (workspace / "bin.dat").write_bytes(b"\0\r\n\xff")
+        for name, data in FILES.items():
+            (workspace / name).parent.mkdir(exist_ok=True)
+            (workspace / name).write_bytes(data)
+        (workspace / "old.txt").write_bytes(CRLF)
 
     transport = desk.pending(work=work)
     desk.git("clone", "-q", str(desk.repo), str(desk.base / "oracle"))
@@ -607,9 +614,8 @@ def test_line_endings_and_encodings_leave_the_canonical_checkout_clean(
     desk.integrate().expect("UNIT_COMMITTED")
     assert desk.git("status", "--porcelain") == ""
     assert _status_after_touch(desk) == ""
-    text = (desk.repo / "new.txt").read_bytes().decode(encoding)
-    assert text.startswith(letter)
-    assert (desk.repo / "bin.dat").read_bytes() == b"\0\r\n\xff"
+    for name in ("x.bin", "x.latin", "deep/x.utf16", "x.raw", "x.crlf"):
+        assert (desk.repo / name).read_bytes() == FILES[name]
 
 
 def test_the_user_s_own_clean_filter_is_applied_and_leaves_the_checkout_clean(tmp_path: Path) -> None:

@@ -156,6 +156,7 @@ class Bench:
         if known is not None:
             problems += known
             return False
+        self.room.unshield()
         found: list[str] = []
         try:
             drive.finish(self.scene)

@@ -51,7 +51,7 @@ class Room:
         self.live.mkdir(parents=True)
         self._vault.mkdir()
         self._nodes: dict[str, _Node] = {}
-        self._shielded: list[str] = []
+        self._shielded: dict[str, Path] = {}
 
     def save(self) -> None:
         """Keep what is in `live` now."""
@@ -66,18 +66,28 @@ class Room:
             saved = self._nodes.get(name)
             if saved is None or not folder.is_dir() or folder.stat().st_ino != saved.ino:
                 continue
-            os.rename(folder, self._vault / str(len(self._shielded)))
-            shutil.copytree(self._vault / str(len(self._shielded)), folder, symlinks=True)
-            self._shielded.append(name)
+            original = self._vault / name.replace("/", "+")
+            os.rename(folder, original)
+            shutil.copytree(original, folder, symlinks=True)
+            self._shielded[name] = original
+
+    def unshield(self) -> None:
+        """Put those originals back whose copies are still there whole: the story may go on with them."""
+        for name, original in list(self._shielded.items()):
+            folder = self.live / name
+            if folder.is_dir() and _walk(str(folder)).keys() == _walk(str(original)).keys():
+                shutil.rmtree(folder)
+                os.rename(original, folder)
+                del self._shielded[name]
 
     def restore(self) -> None:
         """Make `live` what it was at `save`."""
         live = str(self.live)
-        for number, name in enumerate(self._shielded):
+        for name, original in self._shielded.items():
             folder = self.live / name
             shutil.rmtree(folder, ignore_errors=True)
             folder.parent.mkdir(parents=True, exist_ok=True)
-            os.rename(self._vault / str(number), folder)
+            os.rename(original, folder)
         self._shielded.clear()
         present = _walk(live)
         for name in sorted(present.keys() - self._nodes.keys(), key=len, reverse=True):

@@ -279,6 +279,8 @@ def _run_in_process(module: str, argv: Sequence[str], env: Mapping[str, str]) ->
     os.environ.clear()
     os.environ.update(env)
     os.closerange(3, 1024)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as an interpreter does when it starts
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = [module, *argv]
     sys.stdin, sys.stdout, sys.stderr = (open(fd, mode) for fd, mode in ((0, "r"), (1, "w"), (2, "w")))
     code: object = 1

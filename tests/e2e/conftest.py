@@ -1,16 +1,34 @@
-"""Skips by name what is not installed, and prints what the real runs came to: route by outcome."""
+"""Skips by name what is not installed, and prints what the real runs came to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from tests.e2e.clis import CLIS, Cli, missing
+from tests.e2e.clis import CLIS, OPENCODE, Cli, missing
+from tests.e2e.table import table
 
-Note: TypeAlias = Callable[[str, str], None]
 _PROPERTY = "e2e"
+
+
+class Note:
+    """Where a test says what its run came to, for the table."""
+
+    def __init__(self, route: str, record: Callable[[str, object], None]) -> None:
+        self._route = route
+        self._record = record
+        self._outcome = ""
+
+    def begin(self, outcome: str) -> None:
+        """This test is about `outcome`, a row of the table; until told otherwise it has failed."""
+        self._outcome = outcome
+        self.end("FAILED")
+
+    def end(self, word: str) -> None:
+        """What it came to."""
+        self._record(_PROPERTY, [self._route, self._outcome, word])
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -18,62 +36,46 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    absent = {route: missing(cli) for route, cli in CLIS.items()}
-    for item in items:
-        if item.path.parent.name != "e2e":
-            continue
-        item.add_marker(pytest.mark.e2e)
-        route = _route(item)
-        reason = absent[route] if route is not None else None
-        if reason is not None:
-            item.add_marker(pytest.mark.skip(reason=reason))
+    ours = {item for item in items if item.get_closest_marker("e2e")}
+    absent = {route: reason for route, cli in CLIS.items() if (reason := missing(cli)) is not None}
+    for item in ours:
+        if _route(item) in absent:
+            item.add_marker(pytest.mark.skip(reason=absent[_route(item)]))
+    # Those that wait longest first, or they would be what everything waits for at the end.
+    ordered = iter(sorted((item for item in items if item in ours), key=_haste))
+    items[:] = [next(ordered) if item in ours else item for item in items]
 
 
-def _route(item: pytest.Item) -> str | None:
-    parameters = (
-        item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
-    )
-    for value in parameters:
+def _haste(item: pytest.Item) -> int:
+    waits = any(word in item.name for word in ("hangs", "disconnect"))
+    return (0 if waits else 2) + (0 if _route(item) == OPENCODE.route else 1)
+
+
+def _route(item: pytest.Item) -> str:
+    """The route of the CLI that a test is about."""
+    assert isinstance(item, pytest.Function)
+    for value in item.callspec.params.values():
         cli = value if isinstance(value, Cli) else getattr(value, "cli", None)
         if isinstance(cli, Cli):
             return cli.route
-    return None
+    raise AssertionError(f"{item.nodeid} is about no CLI")
 
 
 @pytest.fixture
 def note(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Note:
-    """Says what this test's run came to, for the table: the column and the word."""
-    route = _route(request.node)
-
-    def take(column: str, word: str) -> None:
-        record_property(_PROPERTY, [route, column, word])
-
-    return take
+    """The table's line of this test."""
+    return Note(_route(request.node), record_property)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    rows = [
-        value for report in _reports(terminalreporter) for name, value in report.user_properties if name == _PROPERTY
+    reports = [
+        report
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.stats.get(outcome, [])
+        if report.when == "call"
     ]
-    failed = [report.nodeid for report in terminalreporter.stats.get("failed", []) if "tests/e2e" in report.nodeid]
-    if not rows:
-        return
-    terminalreporter.section("what the real runs came to")
-    for line in table(rows):
-        terminalreporter.write_line(line)
-    for name in failed:
-        terminalreporter.write_line(f"failed: {name}")
-
-
-def _reports(terminalreporter: Any) -> Iterable[Any]:
-    return [report for report in terminalreporter.stats.get("passed", []) if report.when == "call"]
-
-
-def table(rows: list[list[str]]) -> list[str]:
-    """Lines of a table: one row an outcome, one column a route."""
-    routes = [route for route in CLIS if any(row[0] == route for row in rows)]
-    outcomes = dict.fromkeys(column for _, column, _ in rows)
-    found = {(route, column): word for route, column, word in rows}
-    cells = [["", *routes], *([name, *(found.get((route, name), "-") for route in routes)] for name in outcomes)]
-    widths = [max(len(line[at]) for line in cells) for at in range(len(cells[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    notes = [tuple(value) for report in reports for name, value in report.user_properties if name == _PROPERTY]
+    if notes:
+        terminalreporter.section("what the real runs came to")
+        for line in table(notes):
+            terminalreporter.write_line(line)

@@ -12,7 +12,10 @@ from tests.e2e.clis import CLIS, Cli
 from tests.e2e.conftest import Note
 from tests.e2e.model_server import Run, Say
 from tests.e2e.stage import Ended, Stage, staged
+from tests.e2e.table import BACKGROUND, OUTSIDE
 from tests.e2e.test_whole_unit import ANSWER, WRITES
+
+pytestmark = pytest.mark.e2e
 
 EVERY_CLI = pytest.mark.parametrize("cli", CLIS.values(), ids=CLIS)
 
@@ -32,6 +35,7 @@ def test_a_write_outside_the_workspace_neither_happens_nor_lands(cli: Cli, tmp_p
         linked = f"ln '{stage.repo}/f' linked && echo evil >> linked"
         return [Run(f"({tries}; {linked}) 2>&1; {WRITES}; echo tried-$((20 + 2))"), Say(json.dumps(ANSWER))]
 
+    note.begin(OUTSIDE)
     with staged(tmp_path, cli, script) as stage:
         before, config = stage.fingerprint(), (stage.repo / ".git" / "config").read_bytes()
         ended = stage.dispatch()
@@ -40,7 +44,7 @@ def test_a_write_outside_the_workspace_neither_happens_nor_lands(cli: Cli, tmp_p
         assert not (stage.home / "planted").exists()
         assert (stage.repo / ".git" / "config").read_bytes() == config
         assert_lands_alone(stage, ended, before)
-        note("write outside", f"refused by the kernel ({ended.receipt['confinement']})")
+        note.end(f"refused ({ended.receipt['confinement']})")
 
 
 @EVERY_CLI
@@ -50,6 +54,7 @@ def test_a_background_process_is_ended_with_the_call_and_changes_nothing_later(
     naps = f"600.{time.monotonic_ns()}"
     later = f"sleep 8; echo late >> new.txt; echo late > later.txt; exec sleep {naps}"
     leaves = f"{WRITES}; setsid nohup sh -c '{later}' >/dev/null 2>&1 </dev/null & sleep 0.5; {WRITES}"
+    note.begin(BACKGROUND)
     with staged(tmp_path, cli, lambda stage: [Run(leaves), Say(json.dumps(ANSWER))]) as stage:
         before = stage.fingerprint()
         ended = stage.dispatch()
@@ -59,7 +64,7 @@ def test_a_background_process_is_ended_with_the_call_and_changes_nothing_later(
         content = stage.git("show", f"{stage.unit()['transport']['commit']}:new.txt")
         assert content == "written"
         by = "the adapter" if ended.receipt["survivors"] else "the CLI"
-        note("background process", f"ended by {by}")
+        note.end(f"ended by {by}")
 
 
 def running_with(word: str) -> bool:

@@ -13,12 +13,15 @@ from tests.e2e.conftest import Note
 from tests.e2e.model_server import Hang, Run
 from tests.e2e.refusals import FAILURES, Failure
 from tests.e2e.stage import Ended, Stage, assert_measured, staged, until
+from tests.e2e.table import HANG
 from tests.e2e.wires import INPUT_TOKENS, OUTPUT_TOKENS
+
+pytestmark = pytest.mark.e2e
 
 HALF_DONE = "echo half > new.txt; echo half-$((20 + 2))-done"
 SEEN = "half-22-done"
-IDLE_SECONDS = "30"
-"""More than a CLI needs on a busy machine until it says its first word."""
+IDLE_SECONDS = {"codex": "20", "claude": "20", "opencode": "60"}
+"""More than each CLI needs on a busy machine until it says its first word."""
 
 
 def assert_given_up(stage: Stage, ended: Ended) -> None:
@@ -36,6 +39,7 @@ def assert_given_up(stage: Stage, ended: Ended) -> None:
 def test_a_failing_model_gives_a_classed_receipt_and_leaves_the_checkout_alone(
     failure: Failure, tmp_path: Path, note: Note
 ) -> None:
+    note.begin(failure.name)
     with staged(tmp_path, failure.cli, lambda stage: [Run(HALF_DONE), failure.step()]) as stage:
         before = stage.fingerprint()
         ended = stage.dispatch()
@@ -60,16 +64,17 @@ def test_a_failing_model_gives_a_classed_receipt_and_leaves_the_checkout_alone(
         assert_given_up(stage, ended)
         assert stage.fingerprint() == before
         detail = f" ({failure.detail})" if failure.detail else ""
-        note(failure.name, failure.failure_class + detail)
+        note.end(failure.failure_class + detail)
 
 
 @pytest.mark.parametrize("cli", CLIS.values(), ids=CLIS)
 def test_a_model_that_hangs_is_ended_by_the_runners_limit_and_the_log_so_far_survives(
     cli: Cli, tmp_path: Path, note: Note
 ) -> None:
+    note.begin(HANG)
     with staged(tmp_path, cli, lambda stage: [Run(HALF_DONE), Hang()]) as stage:
         before = stage.fingerprint()
-        job = stage.begin(CE_PEER_IDLE_SECS=IDLE_SECONDS)
+        job = stage.begin(CE_PEER_IDLE_SECS=IDLE_SECONDS[cli.route])
         until(lambda: SEEN in stage.log, "the worker's output in the log while it runs")
         assert stage.runner("status", "--skill", "ce-work", job) == "running"
         assert stage.processes() != []
@@ -79,8 +84,9 @@ def test_a_model_that_hangs_is_ended_by_the_runners_limit_and_the_log_so_far_sur
         receipt = ended.receipt
         told = (receipt["terminal_status"], receipt["failure_class"], receipt["failure_detail"])
         assert told == ("failed", "timeout", "interrupted"), json.dumps(receipt, indent=2)
+        assert "signal 15" in receipt["failure_reason"]
         assert_measured(receipt, cli)
         assert SEEN in ended.log
         assert stage.fingerprint() == before
         assert_given_up(stage, ended)
-        note("hang", "timeout (ended by the runner)")
+        note.end("timeout (by the runner)")

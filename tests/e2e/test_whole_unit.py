@@ -11,7 +11,10 @@ from tests.e2e.clis import CLIS, Cli
 from tests.e2e.conftest import Note
 from tests.e2e.model_server import Run, Say
 from tests.e2e.stage import VERIFICATION, assert_measured, staged
+from tests.e2e.table import UNIT
 from tests.e2e.wires import INPUT_TOKENS, OUTPUT_TOKENS
+
+pytestmark = pytest.mark.e2e
 
 ANSWER = {
     "terminal_status": "completed",
@@ -25,6 +28,7 @@ WRITES = "echo written > new.txt"
 
 @pytest.mark.parametrize("cli", CLIS.values(), ids=CLIS)
 def test_a_real_cli_does_a_whole_unit(cli: Cli, tmp_path: Path, note: Note) -> None:
+    note.begin(UNIT)
     with staged(tmp_path, cli, lambda stage: [Run(WRITES), Say(json.dumps(ANSWER))]) as stage:
         ended = stage.dispatch()
         assert ended.word == "done", ended
@@ -43,4 +47,4 @@ def test_a_real_cli_does_a_whole_unit(cli: Cli, tmp_path: Path, note: Note) -> N
         assert stage.git("show", "--format=%s", "--name-status") == "feat: U1\n\nA\tnew.txt"
         assert stage.git("status", "--porcelain") == ""
         stage.call("verify-run", "--run-id", "r1", "--", *VERIFICATION).expect("RUN_VERIFIED")
-        note("unit", f"committed ({receipt['confinement']})")
+        note.end(f"committed ({receipt['confinement']})")

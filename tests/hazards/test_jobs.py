@@ -163,8 +163,8 @@ def test_a_worker_that_cannot_write_to_git_is_never_taken_for_blocked(agents: Ag
     host = agents.host
     admin = f"{host.repo}/.git/worktrees/*"
     word = agents.run(
-        f"admin=$(echo {admin}); echo new > new.txt; touch $admin/index.lock; echo broken > $admin/index; git add -A 2>/dev/null; "
-        'echo "$answer"'
+        f"admin=$(echo {admin}); echo new > new.txt; touch $admin/index.lock; echo broken > $admin/index; "
+        'git add -A 2>/dev/null; echo "$answer"'
     )
     assert word == "done"
     terminalize(host).expect("INTEGRATION_PENDING")

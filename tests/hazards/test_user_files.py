@@ -172,3 +172,26 @@ def test_hidden_edits_on_paths_that_the_unit_leaves_alone_stay_hidden_and_whole(
     assert (run.repo / "f").read_text() == "hidden edit\n"
     assert run.git("show", "HEAD:f") == "one"
     assert run.git("ls-files", "-v", "f")[0] == ("h" if bit == "assume-unchanged" else "S")
+
+
+def _fold(workspace: Path) -> None:
+    (workspace / "f").unlink()
+    (workspace / "f").mkdir()
+    (workspace / "f/x").write_text("a folder now\n")
+
+
+@pytest.mark.parametrize("work", [_retype_dir, _fold])
+def test_a_folder_that_a_unit_made_a_file_is_put_back_whole(run: Host, work: Callable[[Path], None]) -> None:
+    """Restored after the apply and also before it, when nothing was touched yet."""
+    run.pending("U1", work)
+    before = run.fingerprint()
+    reply = run.integrate("U1", ["false"]).expect("BLOCKED")
+    assert reply.body["verification_exit"] == 1
+    assert run.fingerprint() == before
+    names = ("--run-id", "r1", "--unit-id", "U1")
+    token = run.call("integration-acquire", *names).expect("ACQUIRED").body["lock_token"]
+    run.call("preflight", *names, "--lock-token", token).expect("PREFLIGHT_OK")
+    run.call("restore", *names, "--lock-token", token).expect("PRESERVED")
+    assert run.fingerprint() == before
+    run.call("integration-release", *names, "--lock-token", token).expect("RELEASED")
+    run.integrate().expect("UNIT_COMMITTED")
