@@ -1,25 +1,40 @@
-"""What `doctor` looks at: each check yields findings; a finding that is provably ours carries its own repair."""
+"""What `doctor` looks at on the private side: runs roots, runs, lock files, processes. `examination_git` has the rest.
+
+Each check yields findings. One that is provably ours carries its own repair, which proves it again under the locks
+that a live command would hold; nothing else is ever touched. A run that another command works on right now is left
+out: what it shows may be half done and well.
+"""
 
 from __future__ import annotations
 
 import os
-import time
+import re
+import shlex
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from controller import index_file, lock, run_root, transport, worktree
+from controller import encoding, guidance, journal, lock, programs, projection, run_root
+from controller import records as r
 from controller.errors import ControllerError
-from controller.git import Git
+from controller.journal import JournalBytes
 from controller.run import OpenRun, read_directory
+from controller.state import DONE, RUNNING, Unit
 from controller.survivors import MARKER
 from runner import private
 from runner.errors import Untrusted
-from runner.job import read_job
-from runner.process import ProcessIdentity, is_alive, kill_all, marked
+from runner.job import JOB_ID_VARIABLE, read_job
+from runner.process import ProcessIdentity, identify, is_alive, kill_all
+from runner.verdict import TERMINAL
 
-_GIT_LOCKS = ("index.lock", "HEAD.lock", "config.lock", "packed-refs.lock", "shallow.lock")
+_PRIVATE_DIRS = ("units", "jobs", "source", "packets", "evidence", "recovered")
+_PRIVATE_FILES = (run_root.JOURNAL, run_root.MANIFEST, "manifest.lock")
+# As `peer-job-runner start` makes them: the random part says that no other job of anybody has this id.
+_RUNNER_MADE = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}\Z")
+_LOCK_WAIT = 5.0
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -32,178 +47,281 @@ class Finding(msgspec.Struct, frozen=True):
     repair: Callable[[], None] | None = None
 
 
+class Examined(msgspec.Struct, frozen=True):
+    """The runs of one root: those that can be read, and the ids of those that another command works on."""
+
+    root: Path
+    runs: tuple[OpenRun, ...]
+    busy: tuple[str, ...]
+
+
+def say(*arguments: str) -> str:
+    """A controller command as one pastes it into a shell."""
+    return shlex.join([*programs.controller(), *arguments])
+
+
+def fix() -> str:
+    """The command that carries out every repair."""
+    return say("doctor", "--fix")
+
+
 def runs_root(root: Path) -> Iterator[Finding]:
-    """Mode and owner of the runs root and its locks folder; what killed commands left there."""
+    """Owner and mode of the runs root and of what lies in it; what killed commands left there."""
     for path in (root, root / run_root.LOCKS):
-        try:
-            private.check_private_dir(path)
-        except (Untrusted, OSError) as error:
-            yield Finding("runs root", str(path), str(error), f"chmod 700 {path}  # if it is really yours")
+        if os.path.lexists(path):
+            yield from _privacy(path, folder=True)
     for name in sorted(os.listdir(root)):
         if name.startswith(private.TEMP_PREFIX):
-            path = root / name
             yield Finding(
                 "leftover",
-                str(path),
+                str(root / name),
                 "a killed init or gc left it; no run has this name",
-                "unit-workspace doctor --fix",
-                lambda path=path: run_root.remove_tree(path),  # type: ignore[misc]
+                fix(),
+                lambda path=root / name: _remove_leftover(root, path),  # type: ignore[misc]
             )
+    locks = root / run_root.LOCKS
+    if any(name.startswith(private.TEMP_PREFIX) for name in (os.listdir(locks) if locks.is_dir() else ())):
+        yield Finding(
+            "leftover",
+            str(locks),
+            "a killed command left a half-written lock file; it locks nothing",
+            fix(),
+            lambda: _sweep_locks(root),
+        )
 
 
-def run_itself(directory: Path) -> Iterator[Finding]:
-    """Journal, manifest, and whether something waits for `resume`."""
-    name = directory.name
+def _remove_leftover(root: Path, path: Path) -> None:
+    with lock.held(root / run_root.LOCKS / "runs.lock", wait=_LOCK_WAIT, what="the runs root"):
+        run_root.remove_tree(path)  # no init or gc is at work now: under this lock it is nobody's
+
+
+def _sweep_locks(root: Path) -> None:
+    path = root / run_root.LOCKS / "integration.lock"
+    with lock.held(path, wait=_LOCK_WAIT, what="the integration locks"), run_root.trusted():
+        private.sweep_temps(root / run_root.LOCKS)
+
+
+def _privacy(path: Path, *, folder: bool) -> Iterator[Finding]:
+    """Whether a path may be trusted (protocol.md section 4); `doctor` never changes an owner or a mode."""
     try:
-        run = read_directory(directory)
-    except ControllerError as error:
-        yield Finding("journal", str(directory), error.message, f"unit-workspace journal verify --run-id {name}")
-        return
-    resume = f"unit-workspace resume --run-id {name}"
-    state = run.state
-    if not (directory / run_root.MANIFEST).exists():
-        yield Finding("manifest", str(directory), "the projection is missing; any command writes it again", resume)
-    if state.verification_process is not None:
-        yield Finding("verification", name, "a verification was interrupted; resume ends what is left of it", resume)
-    if state.lock is not None or state.pending_verification is not None:
-        holder = state.lock.unit_id if state.lock is not None else ""
-        yield Finding("integration lock", name, f"held for {holder}: finish that unit, or resume", resume)
-    for unit in state.units.values():
-        if unit.state in ("restoring", "committed") or unit.cleanup_intent is not None:
-            yield Finding("unit", f"{name}/{unit.unit_id}", f"interrupted in state {unit.state}", resume)
-    for blocker in state.open_blockers():
-        yield Finding("blocker", f"{name}/{blocker.unit_id or ''}", blocker.reason, resume)
+        if folder:
+            private.check_private_dir(path)
+        else:
+            private.read_private(path, None)
+    except (Untrusted, OSError) as error:
+        mends = isinstance(error, Untrusted) and "mode" in str(error.found)
+        command = f"chmod {'700' if folder else '600'} {shlex.quote(str(path))}" if mends else _show(path)
+        yield Finding("private state", str(path), f"not to be trusted: {error}; see who changed it", command)
 
 
-def lock_files(root: Path) -> Iterator[Finding]:
-    """Integration lock files whose holder is gone or does not know that it holds them."""
-    for path in sorted((root / run_root.LOCKS).glob("integration-*.json")):
-        try:
-            holder = lock.read(path)
-        except ControllerError as error:
-            yield Finding("integration lock", str(path), error.message, f"inspect {path}")
+def _show(path: Path) -> str:
+    return f"ls -ld {shlex.quote(str(path))}"
+
+
+def look(root: Path, findings: list[Finding]) -> Examined:
+    """Every run of a root; what is wrong with one is added to `findings`."""
+    runs: list[OpenRun] = []
+    busy: list[str] = []
+    for name in sorted(os.listdir(root)):
+        if name.startswith("."):
             continue
-        if holder is None:
+        directory = root / name
+        if lock.is_held(directory / "manifest.lock"):
+            busy.append(name)
+            continue
+        wrong = list(_files(directory))
+        findings += wrong
+        try:
+            run = read_directory(directory)
+            found = journal.read(directory / run_root.JOURNAL)
+        except ControllerError as error:
+            if not wrong:
+                findings.append(_unreadable(directory, error))
+            continue
+        except OSError as error:
+            findings.append(Finding("run", str(directory), f"cannot be read: {error}", _show(directory)))
+            continue
+        runs.append(run)
+        findings += list(_run(run, found))
+    return Examined(root, tuple(runs), tuple(busy))
+
+
+def _files(directory: Path) -> Iterator[Finding]:
+    yield from _privacy(directory, folder=True)
+    if directory.is_symlink() or not directory.is_dir():
+        return
+    for name in _PRIVATE_DIRS:
+        if os.path.lexists(directory / name):
+            yield from _privacy(directory / name, folder=True)
+    for name in _PRIVATE_FILES:
+        if os.path.lexists(directory / name):
+            yield from _privacy(directory / name, folder=False)
+
+
+def _unreadable(directory: Path, error: ControllerError) -> Finding:
+    if not os.path.lexists(directory / run_root.JOURNAL):
+        meaning = "no journal in it: the controller did not make it, and `resume` cannot look past it"
+        return Finding("run", str(directory), meaning, f"mv {shlex.quote(str(directory))} ..  # out of the runs root")
+    return Finding("journal", str(directory), error.message, say("journal", "verify", "--run-id", directory.name))
+
+
+def _run(run: OpenRun, found: JournalBytes) -> Iterator[Finding]:
+    """What a killed command left for `resume`, and what waits for a person."""
+    name, state = run.state.run_id, run.state
+    resume = say("resume", "--run-id", name)
+    if found.torn:
+        yield Finding("journal", name, f"an unfinished append of {len(found.torn)} bytes is at its end", resume)
+    if not _is_projected(run):
+        yield Finding("manifest", name, "manifest.json is missing or older than the journal", resume)
+    if state.verification_process is not None:
+        yield Finding("verification", name, "its controller was killed; resume ends what is left of it", resume)
+    if state.lock is not None:
+        meaning = f"{state.lock.phase} for {state.lock.unit_id} and no command runs: go on with that unit, or resume"
+        yield Finding("integration lock", name, meaning, resume)
+    elif state.pending_verification is not None:
+        yield Finding("verification", name, "a plan-wide verification has no outcome", resume)
+    for unit in state.units.values():
+        interruption = _interruption(unit)
+        if interruption is not None:
+            yield Finding("unit", f"{name}/{unit.unit_id}", interruption, resume)
+    for blocker in state.open_blockers():
+        again = say("verify-run", "--run-id", name, "--", "<verification-command>")
+        command = again if blocker.kind == r.RunVerificationBlocked.kind else resume
+        yield Finding("blocker", f"{name}/{blocker.unit_id or ''}", blocker.reason, command)
+
+
+def _is_projected(run: OpenRun) -> bool:
+    value = projection.manifest(run.state, run.directory, run.entries)
+    try:
+        found = run_root.read(run.directory / run_root.MANIFEST, None)
+    except ControllerError:
+        return False
+    return found == encoding.dumps(value).encode("ascii") + b"\n"
+
+
+def _interruption(unit: Unit) -> str | None:
+    if unit.cleanup_intent is not None:
+        return "its cleanup was interrupted"
+    if unit.cleanup is not None and not unit.cleanup["artifact_cleanup"]["complete"]:
+        return "its files were not pruned to the end"
+    if unit.state == "queued" and not unit.workspace.registered:
+        return "its workspace was not made to the end"
+    if unit.state in ("restoring", "committed"):
+        return f"interrupted in state {unit.state}"
+    if unit.integration.driver == "integrate" and unit.state in ("integrated", "verified"):
+        return f"an `integrate` was interrupted in state {unit.state}"
+    return None
+
+
+def lock_files(examined: Examined) -> Iterator[Finding]:
+    """Integration lock files whose holder is gone, or does not know that it holds them."""
+    held = {run.state.run_id: run.state.lock for run in examined.runs}
+    for path in sorted((examined.root / run_root.LOCKS).glob("integration-*.json")):
+        wrong = list(_privacy(path, folder=False))
+        try:
+            holder = None if wrong else lock.read(path)
+        except ControllerError as error:
+            meaning = f"{error.message}; it blocks every integrate of its branch"
+            wrong = [Finding("integration lock", str(path), meaning, f"cat {shlex.quote(str(path))}")]
+            holder = None
+        yield from wrong
+        if holder is None or holder["run_id"] in examined.busy:
             continue
         owner = f"{holder['run_id']}/{holder['unit_id']}"
-        resume = f"unit-workspace resume --run-id {holder['run_id']}"
-        if lock.holder_is_gone(holder):
+        if _run_is_gone(examined.root, holder):
             yield Finding(
-                "integration lock", str(path), f"its run {owner} is gone; the next integrate takes it over", "integrate"
+                "integration lock",
+                str(path),
+                f"the run of its holder {owner} was deleted; the next integrate takes it over",
+                fix(),
+                lambda path=path: _remove_lock(examined.root, path),  # type: ignore[misc]
             )
-        elif (root / holder["run_id"]).is_dir():
-            try:
-                held = read_directory(root / holder["run_id"]).state.lock
-            except ControllerError:
-                continue
-            if held is None or held.nonce != holder["nonce"]:
-                yield Finding("integration lock", str(path), f"{owner} does not know that it holds this", resume)
+        elif holder["run_id"] in held:
+            known = held[holder["run_id"]]
+            if known is None or known.nonce != holder["nonce"]:
+                meaning = f"{owner} does not know that it holds this: a killed command"
+                yield Finding("integration lock", str(path), meaning, say("resume", "--run-id", holder["run_id"]))
 
 
-def registrations(root: Path, runs: list[OpenRun]) -> Iterator[Finding]:
-    """Worktree registrations below the runs root that no unit needs any more."""
-    needed = {
-        os.path.realpath(unit.workspace.path)
-        for run in runs
-        for unit in run.state.units.values()
-        if unit.workspace.registered or unit.state == "queued"
-    }
-    for common in sorted({run.state.repository.common_dir for run in runs}):
-        for entry in worktree.registrations(common):
-            workspace = os.path.realpath(os.path.dirname(entry.gitdir))
-            if not workspace.startswith(f"{os.path.realpath(root)}/") or workspace in needed:
-                continue
-            git = Git(Path(common))
-            yield Finding(
-                "worktree",
-                workspace,
-                "registered in the repository, but no unit of any run has this workspace",
-                "unit-workspace doctor --fix",
-                lambda git=git, common=common, path=Path(workspace): worktree.remove(git, common, path),  # type: ignore[misc]
-            )
+def _run_is_gone(root: Path, holder: dict[str, Any]) -> bool:
+    """Whether the holder was a run of this very root and nothing of it is left."""
+    directory = root / holder["run_id"]
+    same = holder.get("journal") == str(directory / run_root.JOURNAL)
+    return same and lock.holder_is_gone(holder) and not os.path.lexists(directory)
 
 
-def refs(runs: list[OpenRun]) -> Iterator[Finding]:
-    """Transport refs: of cleaned units (ours to remove), or of nobody known here (yours to look at)."""
-    for top in sorted({run.state.repository.toplevel for run in runs}):
-        git = Git(Path(top))
-        known = {
-            transport.ref_name(run.state.run_id, unit.unit_id): (run, unit)
-            for run in runs
-            if run.state.repository.toplevel == top
-            for unit in run.state.units.values()
-        }
-        try:
-            out = git.run("for-each-ref", "--format=%(refname) %(objectname)", "refs/ce-work/").decode()
-        except ControllerError as error:
-            yield Finding("repository", top, error.message, f"git -C {top} status")
-            continue
-        for line in out.splitlines():
-            ref, commit = line.split(" ")
-            owner = known.get(ref)
-            if owner is None:
-                command = f"git -C {top} show --stat {commit}  # then: git -C {top} update-ref -d {ref} {commit}"
-                yield Finding("transport ref", ref, "belongs to no run under this runs root", command)
-                continue
-            run, unit = owner
-            if unit.cleanup is not None and unit.transport.commit == commit:
+def _remove_lock(root: Path, path: Path) -> None:
+    with lock.held(root / run_root.LOCKS / "integration.lock", wait=_LOCK_WAIT, what="the integration locks"):
+        holder = lock.read(path)
+        if holder is not None and _run_is_gone(root, holder):
+            with run_root.trusted():
+                os.unlink(path)
+                private.fsync_dir(path.parent)
+
+
+def missing_workspaces(examined: Examined) -> Iterator[Finding]:
+    """Units whose worker's output lies in a workspace that is not there any more."""
+    for run in examined.runs:
+        for unit in run.state.units.values():
+            waits = unit.state in ("queued", "authoring", "authored") and unit.workspace.registered
+            if waits and not os.path.lexists(unit.workspace.path):
+                ended = unit.attempt.process_state not in (RUNNING, DONE)
+                command = guidance.abandon(run, unit) if ended else guidance.next_commands(run, unit.unit_id)[-1]
                 yield Finding(
-                    "transport ref",
-                    ref,
-                    f"unit {unit.unit_id} is cleaned",
-                    "unit-workspace doctor --fix",
-                    lambda run=run, ref=ref, commit=commit: _delete(run, ref, commit),  # type: ignore[misc]
+                    "workspace",
+                    f"{run.state.run_id}/{unit.unit_id}",
+                    f"{unit.workspace.path} was removed by somebody else: the attempt is lost",
+                    shlex.join(command),
                 )
 
 
-def _delete(run: OpenRun, ref: str, commit: str) -> None:
-    with lock.held(run.directory / "manifest.lock", wait=lock.DEFAULT_WAIT, what=f"run {run.state.run_id}"):
-        run.refs.delete(ref, commit)
-
-
-def git_locks(runs: list[OpenRun]) -> Iterator[Finding]:
-    """Lock files of Git in the repositories; only those that a killed command of a run provably left are ours."""
-    for run in runs:
-        git_dir = Path(run.state.repository.git_dir)
-        if index_file.is_left(git_dir, run.directory) or run.refs.is_left():
-            yield Finding(
-                "git lock",
-                str(git_dir),
-                "a killed command of this run held the index or a reference",
-                f"unit-workspace resume --run-id {run.state.run_id}",
-            )
-            continue
-        for name in _GIT_LOCKS:
-            path = git_dir / name
-            if path.exists():
-                age = int(time.time() - path.lstat().st_mtime)
-                yield Finding(
-                    "git lock", str(path), f"some Git process made it {age} s ago", f"rm {path}  # if no Git runs there"
-                )
-
-
-def survivors(runs: list[OpenRun]) -> Iterator[Finding]:
+def survivors(examined: Examined) -> Iterator[Finding]:
     """Processes of verifications and jobs that have ended."""
-    for run in runs:
+    carriers = _carriers()
+    for run in examined.runs:
+        name = run.state.run_id
+        pending = run.state.verification_process
         for entry in run.entries:
-            marker = getattr(entry.data, "marker", None)
-            if entry.data.kind == "canonical-verification-started" and run.state.verification_process is None:
-                yield from _ended(f"verification of {run.state.run_id}", list(marked(MARKER, str(marker))))
+            if isinstance(entry.data, r.VerificationStarted) and (
+                pending is None or pending.marker != entry.data.marker
+            ):
+                found = carriers[(MARKER, entry.data.marker)]
+                if found:
+                    yield _ended(f"a verification of {name}", found, proven=True)
         for path in sorted((run.directory / "jobs").glob("*/status")):
-            if read_job(path.parent).state.value not in ("running", "unreadable"):
-                yield from _ended(f"job {path.parent.name}", list(marked("CE_PEER_JOB_ID", path.parent.name)))
+            job = path.parent.name
+            found = carriers[(JOB_ID_VARIABLE, job)]
+            if found and read_job(path.parent).state in TERMINAL:
+                yield _ended(f"job {job} of {name}", found, proven=_RUNNER_MADE.match(job) is not None)
 
 
-def _ended(what: str, found: list[ProcessIdentity]) -> Iterator[Finding]:
-    if found:
-        pids = ", ".join(str(identity.pid) for identity in found)
-        yield Finding(
-            "process",
-            pids,
-            f"{what} has ended, but these processes carry its mark",
-            "unit-workspace doctor --fix",
-            lambda: _end(found),
-        )
+def _carriers() -> dict[tuple[str, str], list[ProcessIdentity]]:
+    """The live processes of this user by the mark that they carry in their environment: one look at each."""
+    names = (MARKER, JOB_ID_VARIABLE)
+    prefixes = tuple(f"{name}=".encode() for name in names)
+    found: dict[tuple[str, str], list[ProcessIdentity]] = defaultdict(list)
+    owner = os.geteuid()
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
+        before = identify(pid)
+        try:
+            if before is None or os.stat(f"/proc/{pid}").st_uid != owner:
+                continue
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            continue
+        for item in environment.split(b"\0"):
+            if item.startswith(prefixes) and identify(pid) == before:
+                name, _, value = item.partition(b"=")
+                found[(os.fsdecode(name), os.fsdecode(value))].append(before)
+    return found
+
+
+def _ended(what: str, found: list[ProcessIdentity], *, proven: bool) -> Finding:
+    pids = " ".join(str(identity.pid) for identity in found)
+    meaning = f"{what} has ended, but {len(found)} process(es) carry its mark"
+    if not proven:
+        return Finding("process", pids, f"{meaning}; its id is not unique, so see what they are", f"ps -fp '{pids}'")
+    return Finding("process", pids, meaning, fix(), lambda: _end(found))
 
 
 def _end(found: list[ProcessIdentity]) -> None:

@@ -112,7 +112,8 @@ def _restoring(run: OpenRun, unit: Unit) -> list[Argv]:
     return [_do(run, "resume")]
 
 
-def _abandon(run: OpenRun, unit: Unit) -> Argv:
+def abandon(run: OpenRun, unit: Unit) -> Argv:
+    """The call that gives the attempt up, naming exactly what is given up."""
     argv = _do(run, "cleanup", "--unit-id", unit.unit_id, "--abandon")
     if unit.transport.commit is not None:
         return [*argv, "--expect-transport", unit.transport.commit]
@@ -127,7 +128,7 @@ def _claim(run: OpenRun, unit: Unit) -> Argv:
 
 def _queued(run: OpenRun, unit: Unit) -> list[Argv]:
     if not unit.workspace.registered:
-        return [_do(run, "resume"), _abandon(run, unit)]
+        return [_do(run, "resume"), abandon(run, unit)]
     record = _do(
         run,
         "record-job",
@@ -138,7 +139,7 @@ def _queued(run: OpenRun, unit: Unit) -> list[Argv]:
         "--job-id",
         "<job-id>",
     )
-    return [start_command(run, unit), record, _abandon(run, unit)]
+    return [start_command(run, unit), record, abandon(run, unit)]
 
 
 def _authoring(run: OpenRun, unit: Unit) -> list[Argv]:
@@ -146,22 +147,22 @@ def _authoring(run: OpenRun, unit: Unit) -> list[Argv]:
     job = attempt.job_id or "<job-id>"
     sync = _do(run, "sync-job", "--unit-id", unit.unit_id)
     if attempt.terminal_validation_failure is not None or attempt.process_state in FAILED_WORDS:
-        return [_claim(run, unit), _abandon(run, unit)]
+        return [_claim(run, unit), abandon(run, unit)]
     if attempt.process_state == DONE:
         return [_do(run, "terminalize", "--unit-id", unit.unit_id)]
     wait = [*programs.runner(), "wait", "--skill", "ce-work", "--max-secs", "60", job]
     reap = _do(run, "reap", "--unit-id", unit.unit_id)
     if attempt.process_state == RUNNING:
         return [wait, sync, reap]
-    return [wait, sync, _abandon(run, unit)]
+    return [wait, sync, abandon(run, unit)]
 
 
 def _authored(run: OpenRun, unit: Unit) -> list[Argv]:
     receipt = unit.attempt.terminal_receipt or {}
     if receipt.get("terminal_status") == "blocked":
-        return [_abandon(run, unit)]
+        return [abandon(run, unit)]
     if unit.attempt.terminal_validation_failure is not None:
-        return [_claim(run, unit), _abandon(run, unit)]
+        return [_claim(run, unit), abandon(run, unit)]
     return [_do(run, "terminalize", "--unit-id", unit.unit_id)]
 
 
@@ -203,8 +204,8 @@ def _pending(run: OpenRun, unit: Unit) -> list[Argv]:
     ]
     receipt = unit.attempt.terminal_receipt or {}
     if receipt.get("terminal_status") == "scope_expansion":
-        return [inspect, _abandon(run, unit)]
-    return [inspect, _integrate(run, unit), _abandon(run, unit)]
+        return [inspect, abandon(run, unit)]
+    return [inspect, _integrate(run, unit), abandon(run, unit)]
 
 
 def _integrated(run: OpenRun, unit: Unit) -> list[Argv]:
@@ -238,7 +239,7 @@ def _preserved(run: OpenRun, unit: Unit) -> list[Argv]:
             _marked(run, unit, "preflight"),
             _do(run, "resume"),
         ]
-    return [_integrate(run, unit), _abandon(run, unit), _claim(run, unit)]
+    return [_integrate(run, unit), abandon(run, unit), _claim(run, unit)]
 
 
 def _native(run: OpenRun, unit: Unit) -> list[Argv]:
@@ -248,7 +249,7 @@ def _native(run: OpenRun, unit: Unit) -> list[Argv]:
         return [_marked(run, unit, "integration-release"), _do(run, "resume")]
     if unit.cleanup is None:
         running = unit.attempt.process_state == RUNNING
-        return [_do(run, "reap", "--unit-id", unit.unit_id)] if running else [_abandon(run, unit)]
+        return [_do(run, "reap", "--unit-id", unit.unit_id)] if running else [abandon(run, unit)]
     return [] if unit.cleanup["artifact_cleanup"]["complete"] else [_do(run, "resume")]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -56,6 +57,23 @@ def held(path: Path, *, wait: float, what: str) -> Iterator[int]:
         yield fd
     finally:
         lock.release(force=True)
+
+
+def is_held(path: Path) -> bool:
+    """Whether another process holds an flock on a lock file at this moment; never waits, never creates the file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return False
 
 
 def _holder(path: Path) -> str | None:

@@ -36,7 +36,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(f"needs Linux, found {sys.platform}; on Windows run it inside WSL", 1)
     try:
         outcome = cli.main(args=words, prog_name=PROGRAM, standalone_mode=False, obj=worker)
-        sys.stdout.flush()
         return outcome if isinstance(outcome, int) else 0
     except click.UsageError as fault:
         if fault.ctx is not None:
@@ -140,7 +139,7 @@ def result(worker: list[str] | None, job: str | None, skill: str | None, file: s
         data = results.of_job(_find((job,), skill)[0], limit)
     else:
         raise Usage("result needs a job id or --path")
-    sys.stdout.buffer.write(data)
+    _emit(data)
 
 
 @cli.command()
@@ -242,7 +241,7 @@ def log(worker: list[str] | None, job: str, skill: str | None, tail: int | None)
         raise NoResult(f"job has no log: {job_dir}") from None
     if tail is not None:
         data = b"".join(data.splitlines(keepends=True)[-tail:] if tail else [])
-    sys.stdout.buffer.write(data)
+    _emit(data)
 
 
 def _worker(worker: list[str] | None) -> list[str]:
@@ -321,7 +320,14 @@ def _print_json(value: Any) -> None:
 
 def _line(text: str) -> None:
     # Names are bytes to the system: what came in with a byte that is no UTF-8 goes out the same.
-    sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape") + b"\n")
+    _emit(text.encode("utf-8", "surrogateescape") + b"\n")
+
+
+def _emit(data: bytes) -> None:
+    from runner.private import write_all
+
+    # Past the interpreter's buffer, which would hide until exit that nobody could take the bytes.
+    write_all(1, data)
 
 
 def _complain(message: str, code: int) -> int:

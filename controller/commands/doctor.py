@@ -2,52 +2,50 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
-from controller import examination, lock, run_root
+from controller import examination, examination_git, run_root
 from controller.answer import Answer
 from controller.errors import Blocked, ControllerError
 from controller.examination import Finding
-from controller.run import OpenRun, read_directory
 
 
 def doctor(*, fix: bool) -> Answer:
-    """Look at every run, lock, registration, ref and process of this user's runs roots."""
+    """Look at every run, lock, registration, ref and process of this user's runs roots.
+
+    `HEALTHY` when nothing is left to mend, `BLOCKED` otherwise. `findings`: check, where, meaning, command, whether
+    `--fix` mends it and whether it did. `notes`: what may well be somebody else's. `busy`: runs that another command
+    works on, which were not looked at.
+    """
     findings: list[Finding] = []
+    notes: list[Finding] = []
+    busy: list[str] = []
     for root in run_root.lookup_roots():
         if not root.is_dir():
             continue
         findings += list(examination.runs_root(root))
-        runs: list[OpenRun] = []
-        for name in sorted(os.listdir(root)):
-            if name.startswith("."):
-                continue
-            findings += list(examination.run_itself(root / name))
-            try:
-                runs.append(read_directory(root / name))
-            except ControllerError:
-                continue
-        findings += list(examination.lock_files(root))
-        findings += list(examination.registrations(root, runs))
-        findings += list(examination.refs(runs))
-        findings += list(examination.git_locks(runs))
-        findings += list(examination.survivors(runs))
+        examined = examination.look(root, findings)
+        busy += examined.busy
+        findings += list(examination.lock_files(examined))
+        findings += list(examination_git.registrations(examined))
+        findings += list(examination_git.refs(examined, notes))
+        findings += list(examination.missing_workspaces(examined))
+        findings += list(examination_git.git_locks(examined))
+        findings += list(examination.survivors(examined))
     report = [_view(finding) for finding in findings]
     if fix:
-        root = run_root.creation_root()
-        with lock.held(root / run_root.LOCKS / "runs.lock", wait=10.0, what="the runs root"):
-            for finding, view in zip(findings, report, strict=True):
-                _mend(finding, view)
+        for finding, view in zip(findings, report, strict=True):
+            _mend(finding, view)
     open_ones = [view for view in report if not view["fixed"]]
-    body = {"findings": report}
+    body = {"findings": report, "notes": [_view(note) for note in notes], "busy": busy}
     if open_ones:
+        first = open_ones[0]
         raise Blocked(
-            f"{len(open_ones)} finding(s)",
+            f"{len(open_ones)} finding(s) of doctor are open",
             detail=body,
             expected="nothing to mend",
-            found=f"{len(open_ones)} finding(s): {open_ones[0]['meaning']}",
-            remedy=str(open_ones[0]["command"]),
+            found=f"{first['check']} {first['where']}: {first['meaning']}",
+            remedy=str(first["command"]),
         )
     return Answer("HEALTHY", body)
 
@@ -71,3 +69,5 @@ def _mend(finding: Finding, view: dict[str, Any]) -> None:
         view["fixed"] = True
     except ControllerError as error:
         view["problem"] = error.message
+    except OSError as error:
+        view["problem"] = run_root.disk_error(error).message

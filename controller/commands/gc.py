@@ -2,87 +2,139 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from controller import lock, run_root
 from controller.answer import Answer
 from controller.encoding import seconds
-from controller.errors import ControllerError
-from controller.run import read_directory
+from controller.errors import ControllerError, Refused
+from controller.run import OpenRun, read_directory
 from controller.state import Run, is_finished
+from controller.transport import ref_name
+from runner import private
+from runner.job import read_job
+from runner.verdict import State
+
+_DAY_SECONDS = 86400
 
 
 def gc(*, older_than_days: float, yes: bool) -> Answer:
     """Name (or with `yes` remove) the finished runs that nothing was recorded in for so many days."""
-    limit = datetime.now(UTC) - timedelta(days=older_than_days)
+    if not math.isfinite(older_than_days):
+        raise Refused(
+            "--older-than-days is not a number of days",
+            expected="a number, 0 or more",
+            found=str(older_than_days),
+            remedy="pass a number of days",
+        )
     going: list[dict[str, Any]] = []
     kept: list[dict[str, Any]] = []
     for root in run_root.lookup_roots():
-        if not root.is_dir():
-            continue
-        for name in sorted(os.listdir(root)):
+        for name in sorted(os.listdir(root)) if root.is_dir() else ():
             if name.startswith("."):
                 continue
-            reason = _keep_reason(root / name, limit)
-            if reason is not None:
+            size = _size(root / name)
+            reason = _take(root, name, older_than_days) if yes else _keep_reason(root / name, older_than_days)
+            if reason is None:
+                going.append({"run_id": name, "path": str(root / name), "bytes": size})
+            else:
                 kept.append({"run_id": name, "reason": reason})
-                continue
-            going.append({"run_id": name, "path": str(root / name), "bytes": _size(root / name)})
-            if yes:
-                _remove(root, name)
     body = {"runs": going, "kept": kept, "bytes": sum(item["bytes"] for item in going), "removed": yes}
     return Answer("COLLECTED" if yes else "WOULD_COLLECT", body)
 
 
-def _keep_reason(directory: Path, limit: datetime) -> str | None:
+def _keep_reason(directory: Path, days: float) -> str | None:
     """Why a run stays, or None."""
+    if lock.is_held(directory / "manifest.lock"):
+        return "another command works on it"
+    return _reason(directory, days)
+
+
+def _reason(directory: Path, days: float) -> str | None:
     try:
-        state = read_directory(run_root.find_run(directory.name)).state
+        with run_root.trusted():
+            private.check_private_dir(directory)
+        run = read_directory(directory)
     except ControllerError as error:
         return f"cannot be read: {error.message}"
-    reason = unfinished_reason(state)
+    reason = unfinished_reason(run.state) or _still_needed(run)
     if reason is not None:
         return reason
-    if datetime.fromisoformat(seconds(state.updated_at)) > limit:
-        return "not old enough"
-    return None
+    age = datetime.now(UTC) - datetime.fromisoformat(seconds(run.state.updated_at))
+    return None if age.total_seconds() >= days * _DAY_SECONDS else "not old enough"
 
 
 def unfinished_reason(state: Run) -> str | None:
     """What of a run is not finished, or None. Pure."""
     if state.lock is not None:
-        return "holds the integration lock"
-    if state.pending_verification is not None:
-        return "a plan-wide verification has no outcome"
+        return f"holds the integration lock for {state.lock.unit_id}"
+    if state.pending_verification is not None or state.verification_process is not None:
+        return "a verification has no outcome"
     for unit in state.units.values():
-        if unit.cleanup is None and unit.state != "native-completed":
-            return f"unit {unit.unit_id} is {unit.state}"
-        if unit.cleanup is not None and not unit.cleanup["artifact_cleanup"]["complete"]:
+        if unit.cleanup is None:
+            return f"unit {unit.unit_id} is {unit.state} and not cleaned up"
+        if not unit.cleanup["artifact_cleanup"]["complete"]:
             return f"unit {unit.unit_id} is not cleaned up completely"
-        if unit.cleanup is None and unit.workspace.registered:
-            return f"the workspace of unit {unit.unit_id} is still registered"
     if not is_finished(state, None):
         return "no plan-wide verification has passed for its accepted units"
     return None
 
 
+def _still_needed(run: OpenRun) -> str | None:
+    """What outside the journal speaks for keeping a finished run."""
+    jobs = run.directory / "jobs"
+    for name in sorted(os.listdir(jobs)) if jobs.is_dir() else ():
+        if (jobs / name).is_dir() and read_job(jobs / name).state is State.RUNNING:
+            return f"job {name} has no outcome"
+    recovered = sum(len(files) for _, _, files in os.walk(run.directory / "recovered"))
+    if recovered:
+        return f"{recovered} file(s) of yours are in {run.directory / 'recovered'}: move or remove them first"
+    holder = lock.read(run.lock_path)
+    if holder is not None and holder["run_id"] == run.state.run_id:
+        return "an integration lock file names it; `resume --run-id` it"
+    for unit_id in run.state.units:
+        if run.refs.current(ref_name(run.state.run_id, unit_id)) is not None:
+            return f"a transport of unit {unit_id} is pinned; `doctor` says what it is"
+    return None
+
+
 def _size(directory: Path) -> int:
-    return sum(
-        os.lstat(os.path.join(folder, name)).st_size for folder, _, names in os.walk(directory) for name in names
-    )
+    """Bytes of the files below a run."""
+    total = 0
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_size
+            except FileNotFoundError:
+                continue
+    return total
 
 
-def _remove(root: Path, name: str) -> None:
-    """Take the run's name away in one step, under its lock, then its bytes."""
-    with (
-        lock.held(root / run_root.LOCKS / "runs.lock", wait=10.0, what="the runs root"),
-        lock.held(root / name / "manifest.lock", wait=10.0, what=f"run {name}"),
-    ):
-        doomed = root / f"{run_root.INIT_PREFIX}{secrets.token_hex(6)}"
-        with run_root.trusted():
-            os.rename(root / name, doomed)
-    run_root.remove_tree(doomed)
+def _take(root: Path, name: str, days: float) -> str | None:
+    """Take the run's name away in one step, under its lock, then its bytes; or why it stays."""
+    reason = _keep_reason(root / name, days)
+    if reason is not None:
+        return reason
+    try:
+        with (
+            lock.held(root / run_root.LOCKS / "runs.lock", wait=10.0, what="the runs root"),
+            lock.held(root / name / "manifest.lock", wait=0.0, what=f"run {name}"),
+        ):
+            reason = _reason(root / name, days)
+            if reason is not None:
+                return reason
+            doomed = root / f"{run_root.INIT_PREFIX}{secrets.token_hex(6)}"
+            with run_root.trusted():
+                os.rename(root / name, doomed)
+                private.fsync_dir(root)
+        run_root.remove_tree(doomed)
+    except Refused as error:
+        return error.message
+    except ControllerError as error:
+        return f"cannot be removed: {error.message}"
+    return None

@@ -134,7 +134,7 @@ class _Resumption:
             if isinstance(error, Interrupted) or (isinstance(error, Unreadable) and unit_id is None):
                 raise
             self.errors.append(error)
-            self._act(unit_id, "blocked", word=error.word, reason=error.message, **error.body())
+            self._act(unit_id, "blocked", **{**error.body(), "word": error.word, "reason": error.message})
 
     def _act(self, unit_id: str | None, action: str, **detail: Any) -> None:
         detail.pop("unit_id", None)

@@ -152,7 +152,8 @@ def _conclude(
         try:
             restored = _restore(run, attempt)
         except ControllerError as error:
-            moved = verdict.after.snapshot.head != verdict.before.head
+            before, after = verdict.before, verdict.after.snapshot
+            moved = (before.head, before.branch_ref) != (after.head, after.branch_ref)
             raise _stuck(run, holder, MOVED if moved else UNRESTORED, body, error) from None
         cleaned = sorted(restored.paths)
         body["cleaned_paths"] = cleaned

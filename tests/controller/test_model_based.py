@@ -54,8 +54,8 @@ COMMANDS = (
     "verify-run",
 )
 OF_THE_RUN = ("checkpoint-plan", "verify-run")
-RESULTS = ("good", "good", "good", "bad-json", "wrong-route", "blocked", "scope", "oversize", "none", "ignored-output")
-ENDS = ("done", "done", "done", "done", "running", "failed", "timeout", "died-without-result")
+RESULTS = (*["good"] * 14, "bad-json", "wrong-route", "blocked", "scope", "oversize", "none", "ignored-output")
+ENDS = (*["done"] * 8, "running", "failed", "timeout", "died-without-result")
 TRACKED = ("f", "dir/g", "keep.txt")
 UNITS = sorted(WORK)
 UNTRACKED = ("mine.txt", "u1.txt", "u2/x.txt")
@@ -153,7 +153,7 @@ class Stories(RuleBasedStateMachine):
     def _next(self, unit: Unit, choice: int) -> str:
         """The next command for a unit; a low choice (of 12) is a less likely one."""
         if unit.claimed and unit.state != "native-completed":
-            return "complete-fallback"
+            return "complete-fallback" if unit.claim_head != self.world.model.facts.head or not choice else ""
         if unit.state == "queued":
             return "authorize-dispatch" if unit.job_dir and choice else ("" if choice else "record-job")
         if unit.state in ("authoring", "authored"):

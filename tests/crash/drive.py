@@ -134,7 +134,7 @@ def _dispatch(scene: Scene, name: str, unit: dict[str, Any]) -> str:
 def _authoring(scene: Scene, name: str, unit: dict[str, Any]) -> str:
     attempt = unit["attempts"][-1]
     job = scene.run_dir() / "jobs" / attempt["job_id"]
-    if attempt["process_state"] in ("failed", "timeout", "died-without-result"):
+    if attempt["process_state"] in ("failed", "timeout", "died-without-result") or attempt["fallback"]["reason"]:
         return _abandon(scene, name, unit)
     if attempt.get("terminal_validation_failure"):
         return _abandon(scene, name, unit)

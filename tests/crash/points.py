@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import msgspec
 from tests.crash import drive, invariants
 from tests.crash.plans import Counting
 from tests.crash.room import Room
+from tests.crash import scenarios_jobs as _jobs  # registers its scenarios
 from tests.crash.scenarios import SCENARIOS, Scenario
 from tests.crash.scene import Scene
 from tests.crash.watch import Keeper
@@ -70,13 +72,16 @@ class Bench:
             reference.pass_by(scene)
         else:
             reference.settle(scene)
+        self._guard()
         count = Counting()
-        done = scene.watched(self.argv, count)
+        done = self._run(count)
         assert b"Traceback" not in done.stderr, done.stderr.decode()
         reference.pass_by(scene)
         for _ in range(2):
+            self._reap()
             scene.call("resume", "--run-id", "r1").expect("RESUMED")
         reference.settle(scene)
+        self.room.unshield()
         watched_steps(scene, lambda: reference.settle(scene))
         reference.trees = scene.trees()
         problems = invariants.leftovers(scene)
@@ -84,17 +89,45 @@ class Bench:
         self.reset()
         return count.count
 
+    def _run(self, plan: Counting) -> subprocess.CompletedProcess[bytes]:
+        """The command, and what it started that outlives it."""
+        done = self.scene.watched(self.argv, plan)
+        if self.scenario.detached:
+            assert self.scene.keeper.settle(20.0), self.scene.keeper.survivors()
+            self._end_played_job(done.returncode)
+        return done
+
+    def _end_played_job(self, code: int) -> None:
+        """Where a directory plays the job of a command: the runner's last word on it (section 12)."""
+        job = self.scene.notes.get("job")
+        if job is None:
+            return
+        result = next(iter(self.scene.run_dir().glob("units/U1/result/implementation-result.json")), None)
+        if result is None or result.stat().st_size == 0:
+            word = "died-without-result" if code < 0 else "failed"
+        else:
+            word = "done" if code <= 0 else "failed"
+        self.scene.end_job(job, word)
+
+    def _reap(self) -> None:
+        """What a host does about a job that lost its supervisor."""
+        if not self.scenario.detached:
+            return
+        status = self.scene.call("status", "--run-id", "r1").expect("STATUS").body
+        for name, unit in status["units"].items():
+            if unit["attempts"][-1]["process_state"] == "running":
+                self.scene.call("reap", "--run-id", "r1", "--unit-id", name).expect("REAPED")
+
     def point(self, plan: Counting, label: str) -> Result:
         """Try one."""
         scene = self.scene
         self.reset()
-        if self.scenario.command in ("cleanup --abandon", "cleanup", "integrate", "resume"):
-            self._prune_guard()
+        self._guard()
         problems: list[str] = []
         answer = ""
         finished = False
         try:
-            done = scene.watched(self.argv, plan)
+            done = self._run(plan)
             answer = done.stdout.decode("ascii", "replace").split("\n")[0]
             problems += self._answered(done.returncode, answer, done.stderr)
             if plan.hit is not None:
@@ -106,13 +139,17 @@ class Bench:
         struck = "" if plan.hit is None else str(plan.hit).replace(str(self.room.live), "")
         return Result(self.scenario.name, label, plan.hit is not None, struck, tuple(problems), finished, answer)
 
-    def _prune_guard(self) -> None:
-        """The command may delete result folders whose identity the next point needs, and does not look at it itself."""
-        if self.scenario.name not in ("resume-unadopted-job", "resume-half-prepared"):
+    def _guard(self) -> None:
+        """The command may delete folders whose identity the next point needs, and does not look at it itself."""
+        needs_identity = ("resume-unadopted-job", "resume-half-prepared")
+        deletes = ("cleanup --abandon", "cleanup", "integrate", "resume")
+        if self.scenario.command in deletes and self.scenario.name not in needs_identity:
             self.scene.shield()
 
     def _answered(self, code: int, word: str, stderr: bytes) -> list[str]:
         problems = []
+        if self.argv[3] != "controller":
+            return ["traceback: " + stderr.decode("utf-8", "replace")[-1200:]] if b"Traceback" in stderr else []
         if b"Traceback" in stderr:
             problems.append("traceback: " + stderr.decode("utf-8", "replace")[-1200:])
         if code in (0, 1, 4) and not WORDS.match(word):
@@ -130,6 +167,9 @@ class Bench:
         first = self._resume()
         allowed = ("RESUMED",) if scene.run_dir().exists() else ("NOT_FOUND",)
         problems = [] if first.word in allowed else [f"first resume: {first!r}"[:1500]]
+        if self.scenario.detached:
+            self._reap()
+            self._resume()
         problems += invariants.processes(scene)
         problems += invariants.user_bytes(scene, reference, rests=not self.scenario.manual)
         problems += invariants.locks(scene)

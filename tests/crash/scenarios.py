@@ -21,23 +21,28 @@ Build = Callable[[Scene], list[str]]
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """`command` is the row of the table that it counts for; `manual`: the first resume may keep an applied state."""
+    """`command` is the row of the table that it counts for.
+
+    `manual`: the first resume may keep an applied state. `detached`: the command starts what outlives it, and a host
+    reaps a job that lost its supervisor before it goes on.
+    """
 
     name: str
     command: str
     build: Build
     manual: bool = False
+    detached: bool = False
 
 
 SCENARIOS: dict[str, Scenario] = {}
 
 
-def scenario(command: str, *, manual: bool = False) -> Callable[[Build], Build]:
+def scenario(command: str, *, manual: bool = False, detached: bool = False) -> Callable[[Build], Build]:
     """Register a builder under its own name."""
 
     def register(build: Build) -> Build:
         name = build.__name__.replace("_", "-")
-        SCENARIOS[name] = Scenario(name, command, build, manual)
+        SCENARIOS[name] = Scenario(name, command, build, manual, detached)
         return build
 
     return register
@@ -46,7 +51,7 @@ def scenario(command: str, *, manual: bool = False) -> Callable[[Build], Build]:
 # --- beginning ------------------------------------------------------------------------------------------------------
 
 
-def _begin(scene: Scene) -> Scene:
+def begin(scene: Scene) -> Scene:
     scene.notes["init"] = lambda again: again.init()
     scene.init().expect("READY")
     return scene
@@ -114,7 +119,7 @@ def _prepare_arguments(scene: Scene, unit: str = "U1", attempt: str = "attempt-1
 @scenario("prepare")
 def prepare_new(scene: Scene) -> list[str]:
     """The first attempt of a unit."""
-    _begin(scene)
+    begin(scene)
     return scene.controller("prepare", *_prepare_arguments(scene))
 
 
@@ -131,12 +136,12 @@ def prepare_retry(scene: Scene) -> list[str]:
 @scenario("prepare")
 def prepare_again(scene: Scene) -> list[str]:
     """The same attempt after a prepare that was killed while Git made the worktree."""
-    _interrupt(scene, prepare_new, "git", "mkdir", 2)
+    interrupt(scene, prepare_new, "git", "mkdir", 2)
     return scene.controller("prepare", *_prepare_arguments(scene))
 
 
 def _prepared(scene: Scene) -> dict[str, Any]:
-    _begin(scene)
+    begin(scene)
     prepared = scene.prepare().expect("PREPARED").body
     scene.scribble()
     return prepared
@@ -179,7 +184,7 @@ def _ended(scene: Scene, word: str, unit: str = "U1") -> dict[str, Any]:
 @scenario("sync-job")
 def sync_done_job(scene: Scene) -> list[str]:
     """The runner says done."""
-    _ended(_begin(scene), "done")
+    _ended(begin(scene), "done")
     scene.scribble()
     return scene.controller("sync-job", "--run-id", "r1", "--unit-id", "U1")
 
@@ -187,14 +192,14 @@ def sync_done_job(scene: Scene) -> list[str]:
 @scenario("sync-job")
 def sync_failed_job(scene: Scene) -> list[str]:
     """The runner says failed."""
-    _ended(_begin(scene), "failed")
+    _ended(begin(scene), "failed")
     return scene.controller("sync-job", "--run-id", "r1", "--unit-id", "U1")
 
 
 @scenario("terminalize")
 def terminalize_done(scene: Scene) -> list[str]:
     """A broad change becomes the transport, while the user edits the checkout."""
-    _ended(_begin(scene), "done")
+    _ended(begin(scene), "done")
     scene.scribble()
     return scene.controller("terminalize", "--run-id", "r1", "--unit-id", "U1")
 
@@ -207,7 +212,7 @@ def terminalize_refused(scene: Scene) -> list[str]:
         small_work(workspace)
         (workspace / "left.log").write_bytes(b"ignored output\n")
 
-    _begin(scene)
+    begin(scene)
     scene.work["U1"] = work
     _ended(scene, "done")
     scene.work["U1"] = small_work
@@ -217,7 +222,7 @@ def terminalize_refused(scene: Scene) -> list[str]:
 @scenario("reap")
 def reap_ended_job(scene: Scene) -> list[str]:
     """Through the runner, of a job that ended by itself."""
-    _ended(_begin(scene), "timeout")
+    _ended(begin(scene), "timeout")
     return scene.controller("reap", "--run-id", "r1", "--unit-id", "U1")
 
 
@@ -227,7 +232,7 @@ def reap_ended_job(scene: Scene) -> list[str]:
 @scenario("cleanup --abandon")
 def abandon_failed_job(scene: Scene) -> list[str]:
     """The attempt's job failed."""
-    job = _ended(_begin(scene), "failed")["job_id"]
+    job = _ended(begin(scene), "failed")["job_id"]
     scene.call("sync-job", "--run-id", "r1", "--unit-id", "U1").expect("SYNCED")
     scene.scribble()
     return scene.controller("cleanup", "--run-id", "r1", "--unit-id", "U1", "--abandon", "--expect-job", job)
@@ -236,7 +241,7 @@ def abandon_failed_job(scene: Scene) -> list[str]:
 @scenario("cleanup --abandon")
 def abandon_transport(scene: Scene) -> list[str]:
     """The attempt has a transport."""
-    commit = _pending(_begin(scene))["commit"]
+    commit = _pending(begin(scene))["commit"]
     return scene.controller("cleanup", "--run-id", "r1", "--unit-id", "U1", "--abandon", "--expect-transport", commit)
 
 
@@ -250,7 +255,7 @@ def abandon_undispatched(scene: Scene) -> list[str]:
 @scenario("claim-fallback")
 def claim_fallback(scene: Scene) -> list[str]:
     """Native work after a failed job."""
-    _ended(_begin(scene), "failed")
+    _ended(begin(scene), "failed")
     return scene.controller("claim-fallback", "--run-id", "r1", "--unit-id", "U1", "--caller-mode", "headless")
 
 
@@ -285,7 +290,7 @@ def _token(scene: Scene) -> list[str]:
 
 
 def _locked(scene: Scene) -> Scene:
-    _pending(_begin(scene))
+    _pending(begin(scene))
     scene.call("integration-acquire", "--run-id", "r1", "--unit-id", "U1").expect("ACQUIRED")
     return scene
 
@@ -293,7 +298,7 @@ def _locked(scene: Scene) -> Scene:
 @scenario("integration-acquire")
 def integration_acquire(scene: Scene) -> list[str]:
     """The lock is free."""
-    _pending(_begin(scene))
+    _pending(begin(scene))
     return scene.controller("integration-acquire", "--run-id", "r1", "--unit-id", "U1")
 
 
@@ -364,14 +369,14 @@ def _integrate(scene: Scene, *argv: str, unit: str = "U1") -> list[str]:
 @scenario("integrate")
 def integrate_success(scene: Scene) -> list[str]:
     """Verification passes."""
-    _pending(_begin(scene))
+    _pending(begin(scene))
     return _integrate(scene, "true")
 
 
 @scenario("integrate")
 def integrate_failing(scene: Scene) -> list[str]:
     """Verification fails after it wrote into the checkout and left a process behind."""
-    _pending(_begin(scene))
+    _pending(begin(scene))
     script = "echo dirt >> f; echo x > left; mkdir d; echo y > d/z; rm run.sh; (setsid sleep 30 &) ; exit 3"
     return _integrate(scene, "sh", "-c", script)
 
@@ -379,7 +384,7 @@ def integrate_failing(scene: Scene) -> list[str]:
 @scenario("integrate")
 def integrate_merged(scene: Scene) -> list[str]:
     """The second of two units: HEAD has moved on from its base, the expected tree comes from a merge."""
-    _begin(scene)
+    begin(scene)
     scene.notes["units"] = ["U1", "U2"]
     scene.work["U2"] = small_work
     _pending(scene)
@@ -452,12 +457,12 @@ class _KillLike(Kill):
         return super().at(watch, call)
 
 
-def _interrupt(scene: Scene, build: Build, program: str, name: str, nth: int, target: str = "") -> None:
+def interrupt(scene: Scene, build: Build, program: str, name: str, nth: int, target: str = "") -> None:
     """Run a scenario's command and kill all of it at a chosen effect."""
     plan = _KillLike(program, name, nth, target)
     scene.watched(build(scene), plan)
+    assert scene.keeper.settle(15.0)
     assert plan.hit is not None, f"{build.__name__} has no {nth}. {name} of {program}"
-    assert scene.keeper.settle(2.0)
 
 
 def _resume(scene: Scene) -> list[str]:
@@ -467,7 +472,7 @@ def _resume(scene: Scene) -> list[str]:
 @scenario("resume")
 def resume_half_prepared(scene: Scene) -> list[str]:
     """Killed while Git checked the workspace out."""
-    _interrupt(scene, prepare_new, "git", "openat", 3)
+    interrupt(scene, prepare_new, "git", "openat", 3)
     return _resume(scene)
 
 
@@ -490,35 +495,35 @@ def broad_result(scene: Scene, prepared: dict[str, Any]) -> None:
 @scenario("resume")
 def resume_half_applied(scene: Scene) -> list[str]:
     """Killed while Git changed the working tree."""
-    _interrupt(scene, integrate_success, "git", "unlink", 2)
+    interrupt(scene, integrate_success, "git", "unlink", 2)
     return _resume(scene)
 
 
 @scenario("resume")
 def resume_verifying(scene: Scene) -> list[str]:
     """Killed while the verification ran and had made dirt."""
-    _interrupt(scene, integrate_failing, "sh", "openat", 3)
+    interrupt(scene, integrate_failing, "sh", "openat", 3)
     return _resume(scene)
 
 
 @scenario("resume")
 def resume_half_committed(scene: Scene) -> list[str]:
     """Killed while the branch moved."""
-    _interrupt(scene, integrate_success, "git", "rename", 1, "refs/heads/main")
+    interrupt(scene, integrate_success, "git", "rename", 1, "refs/heads/main")
     return _resume(scene)
 
 
 @scenario("resume")
 def resume_half_cleaned(scene: Scene) -> list[str]:
     """Killed while the workspace was removed."""
-    _interrupt(scene, integrate_success, "python", "unlinkat", 4)
+    interrupt(scene, integrate_success, "python", "unlinkat", 4)
     return _resume(scene)
 
 
 @scenario("resume")
 def resume_half_restored(scene: Scene) -> list[str]:
     """Killed while files were put back."""
-    _interrupt(scene, integrate_failing, "git", "openat", 2, "f")
+    interrupt(scene, integrate_failing, "git", "openat", 2, "f")
     return _resume(scene)
 
 
@@ -532,6 +537,6 @@ def resume_applied_by_hand(scene: Scene) -> list[str]:
 @scenario("resume")
 def resume_run_verification(scene: Scene) -> list[str]:
     """A plan-wide verification was killed half-way."""
-    _interrupt(scene, verify_run_dirtying, "sh", "openat", 1)
+    interrupt(scene, verify_run_dirtying, "sh", "openat", 1)
     return _resume(scene)
 

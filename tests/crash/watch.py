@@ -142,6 +142,7 @@ class Keeper:
         """Run a command to its own end (its orphans may go on), under `plan` if one is given."""
         out_read, out_write = os.pipe2(os.O_CLOEXEC)
         err_read, err_write = os.pipe2(os.O_CLOEXEC)
+        self._statuses.clear()  # a pid may have been used before
         ours, theirs = socket.socketpair()
         with ours, theirs:
             root = os.fork()
@@ -285,8 +286,7 @@ def _run_in_process(module: str, argv: Sequence[str], env: Mapping[str, str]) ->
     sys.stdin, sys.stdout, sys.stderr = (open(fd, mode) for fd, mode in ((0, "r"), (1, "w"), (2, "w")))
     code: object = 1
     try:
-        importlib.import_module(module).main()
-        code = 0
+        code = importlib.import_module(module).main() or 0
     except SystemExit as ending:
         code = ending.code
     finally:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +32,11 @@ class Note:
     def end(self, word: str) -> None:
         """What it came to."""
         self._record(_PROPERTY, [self._route, self._outcome, word])
+
+
+_SOCKETS = Path(f"/tmp/codex-daemon-{os.geteuid()}")
+"""An empty folder that codex makes whatever TMPDIR says."""
+_WAS_THERE = _SOCKETS.exists()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -59,6 +67,13 @@ def _route(item: pytest.Item) -> str:
         if isinstance(cli, Cli):
             return cli.route
     raise AssertionError(f"{item.nodeid} is about no CLI")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    # A worker is not the last one to need it.
+    if not _WAS_THERE and not hasattr(session.config, "workerinput"):
+        with suppress(OSError):
+            _SOCKETS.rmdir()
 
 
 @pytest.fixture

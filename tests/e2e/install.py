@@ -16,6 +16,7 @@ from tests.e2e.clis import CLIS, Cli, cache_folder, missing, unsuitable
 
 NOTHING_THERE = 3
 NPM_SECONDS = 200.0
+_PLAIN = {"PATH": os.environ.get("PATH", os.defpath)}
 
 
 class Impossible(Exception):
@@ -59,8 +60,8 @@ def _install(cli: Cli) -> None:
             ["--prefix", str(made), cli.spec],
         )
         if cli.after is not None:
-            package = made / "node_modules" / cli.package
-            _call([node, cli.after], cwd=package)
+            # It starts the CLI, which makes its folders at home.
+            _call([node, cli.after], cwd=made / "node_modules" / cli.package, env={**_PLAIN, "HOME": temporary})
         if not cli.program(cache).parent.exists():
             shutil.rmtree(cli.folder(cache), ignore_errors=True)
             os.rename(made, cli.folder(cache))
@@ -69,11 +70,11 @@ def _install(cli: Cli) -> None:
         raise Impossible(reason)
 
 
-def _call(*parts: list[str], cwd: Path | None = None) -> None:
+def _call(*parts: list[str], cwd: Path | None = None, env: dict[str, str] | None = None) -> None:
     argv = [word for part in parts for word in part]
     try:
         done = subprocess.run(
-            argv, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=NPM_SECONDS
+            argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=NPM_SECONDS
         )
     except subprocess.TimeoutExpired:
         raise Impossible(

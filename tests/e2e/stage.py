@@ -21,7 +21,7 @@ from tests.e2e.clis import Cli, cache_folder
 from tests.e2e.model_server import ModelServer, Step
 from tests.host import Host, Reply
 
-PATIENCE = 150.0
+PATIENCE = 240.0
 """Seconds after which a job that has not ended counts as stuck; on a busy machine opencode alone may need twenty."""
 
 VERIFICATION = ("sh", "-c", "grep -q written new.txt")

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.e2e
 
 HALF_DONE = "echo half > new.txt; echo half-$((20 + 2))-done"
 SEEN = "half-22-done"
-IDLE_SECONDS = {"codex": "20", "claude": "20", "opencode": "60"}
+IDLE_SECONDS = {"codex": "30", "claude": "30", "opencode": "90"}
 """More than each CLI needs on a busy machine until it says its first word."""
 
 

@@ -55,6 +55,15 @@ def until(true: Callable[[], Any], what: str) -> Any:
         time.sleep(0.01)
 
 
+@contextmanager
+def case(name: str) -> Iterator[None]:
+    """One of several cases of a test: its name stands before what failed."""
+    try:
+        yield
+    except AssertionError as error:
+        raise AssertionError(f"[{name}] {error}") from error
+
+
 def script(path: Path, text: str) -> Path:
     """An executable shell script."""
     path.write_text("#!/bin/sh\n" + text + "\n")

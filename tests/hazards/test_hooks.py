@@ -49,35 +49,24 @@ def test_hooks_that_fail_veto_or_change_files_never_run(host: Host, place: str) 
     assert trap.sprung, "the trap works: plain git falls into it"
 
 
-def test_a_signing_program_that_prompts_never_hangs_a_commit(host: Host) -> None:
+def test_a_program_that_waits_for_somebody_is_never_started(host: Host) -> None:
+    """Signing that prompts, a file system monitor that hangs, editors, pagers, password prompts."""
     trap = Trap(host.base / "trap", then="exec sleep 1000")
-    host.git("config", "gpg.program", str(trap.program))
-    for name in ("commit.gpgSign", "tag.gpgSign"):
+    for name in (
+        *("gpg.program", "core.fsmonitor", "core.editor", "core.askPass", "core.pager", "sequence.editor"),
+        *("credential.helper", "diff.external"),
+    ):
+        host.git("-c", "core.fsmonitor=false", "config", name, str(trap.program))
+    for name in ("commit.gpgSign", "tag.gpgSign", "core.untrackedCache"):
         host.git("config", name, "true")
-    commit = _whole_protocol(host)
-    assert trap.sprung == []
-    assert "gpgsig" not in host.git("cat-file", "commit", commit)
-
-
-def test_a_file_system_monitor_that_hangs_is_never_asked(host: Host) -> None:
-    trap = Trap(host.base / "trap", then="exec sleep 1000")
-    host.git("config", "core.fsmonitor", str(trap.program))
-    host.git("config", "core.untrackedCache", "true")
+    for name in ("GIT_EDITOR", "GIT_ASKPASS", "SSH_ASKPASS", "EDITOR", "VISUAL", "PAGER", "GIT_PAGER"):
+        host.env[name] = str(trap.program)
     plain = host.git
     # The test's own git must not hang either.
     host.git = lambda *args, **more: plain("-c", "core.fsmonitor=false", *args, **more)  # type: ignore[method-assign]
-    _whole_protocol(host)
+    commit = _whole_protocol(host)
     assert trap.sprung == []
-
-
-def test_an_editor_pager_or_password_prompt_is_never_started(host: Host) -> None:
-    trap = Trap(host.base / "trap", then="exec sleep 1000")
-    for name in ("core.editor", "core.askPass", "core.pager", "sequence.editor", "credential.helper", "diff.external"):
-        host.git("config", name, str(trap.program))
-    for name in ("GIT_EDITOR", "GIT_ASKPASS", "SSH_ASKPASS", "EDITOR", "VISUAL", "PAGER", "GIT_PAGER"):
-        host.env[name] = str(trap.program)
-    _whole_protocol(host)
-    assert trap.sprung == []
+    assert "gpgsig" not in host.git("cat-file", "commit", commit)
 
 
 def test_automatic_maintenance_never_starts_in_the_middle(host: Host, tmp_path: Path) -> None:

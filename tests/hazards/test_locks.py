@@ -8,9 +8,7 @@ import shutil
 import time
 from pathlib import Path
 
-import pytest
-
-from tests.hazards.support import abandon, resume, terminalize, worktrees
+from tests.hazards.support import abandon, case, resume, terminalize, worktrees
 from tests.host import Host
 
 LONG_AGO = (0.0, time.time() - 7 * 24 * 3600)
@@ -25,21 +23,21 @@ def _foreign(host: Host, name: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["index.lock", "HEAD.lock", "refs/heads/main.lock"])
-def test_a_stale_git_lock_of_another_program_is_never_removed(run: Host, name: str) -> None:
+def test_a_stale_git_lock_of_another_program_is_never_removed(run: Host) -> None:
     """Age proves nothing (a public tool deletes any lock older than five minutes)."""
     run.pending("U1", {"f": "unit\n", "new": "unit\n"})
-    path = _foreign(run, name)
     before = run.fingerprint()
-    reply = run.integrate().expect("BLOCKED")
-    assert str(path) in reply.stderr, "the answer names the file that is in the way"
-    assert path.read_text() == "not yours"
-    assert os.stat(path).st_mtime == LONG_AGO[1]
-    assert run.fingerprint() == before
-    assert run.manifest()["integration_lock"] is None
-    resume(run).expect("RESUMED")
-    assert path.read_text() == "not yours"
-    path.unlink()
+    for name in ("index.lock", "HEAD.lock", "refs/heads/main.lock"):
+        with case(name):
+            path = _foreign(run, name)
+            reply = run.integrate().expect("BLOCKED")
+            assert str(path) in reply.stderr, "the answer names the file that is in the way"
+            assert run.fingerprint() == before
+            assert run.manifest()["integration_lock"] is None
+            resume(run).expect("RESUMED")
+            assert path.read_text() == "not yours"
+            assert os.stat(path).st_mtime == LONG_AGO[1]
+            path.unlink()
     run.integrate().expect("UNIT_COMMITTED")
 
 

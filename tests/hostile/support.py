@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from controller.run_root import remove_tree
 from tests.hazards.support import Trap, abandon, terminalize
 from tests.host import Host, Reply
 
@@ -75,6 +77,33 @@ def outcome(host: Host, trap: Trap, work: Callable[[Path], None], run: str = "r1
         reply = terminalize(host)
     assert host.fingerprint() == before
     return reply
+
+
+class Backup:
+    """A folder as it is now, to be put back after each thing that a worker tried."""
+
+    def __init__(self, *folders: Path) -> None:
+        self._folders = folders
+        self._kept = []
+        for number, folder in enumerate(folders):
+            kept = folder.parent / f"kept-{number}-{folder.name}"
+            shutil.copytree(folder, kept, symlinks=True)
+            self._kept.append((kept, folder.stat()))
+
+    def put_back(self) -> None:
+        """The same folder (its inode too) with the same content and mode."""
+        for folder, (kept, status) in zip(self._folders, self._kept, strict=True):
+            if not folder.is_dir() or folder.is_symlink() or folder.stat().st_ino != status.st_ino:
+                raise AssertionError(f"{folder} is another one; put it back by hand")
+            for entry in folder.iterdir():
+                remove_tree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+            shutil.copytree(kept, folder, symlinks=True, dirs_exist_ok=True)
+            folder.chmod(status.st_mode & 0o7777)
+
+    def forget(self) -> None:
+        """Remove the copies."""
+        for kept, _ in self._kept:
+            shutil.rmtree(kept)
 
 
 def give_up(host: Host, trap: Trap) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.hazards.support import Trap, abandon, records, resume, terminalize
+from tests.hazards.support import Trap, abandon, case, records, resume, terminalize
 from tests.host import Host
-from tests.hostile.support import quiet
+from tests.hostile.support import Backup, quiet
 
 
 def _result(host: Host) -> Path:
@@ -122,19 +123,36 @@ FORGERIES: dict[str, tuple[Callable[[Host], None], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("way", FORGERIES)
-def test_a_forged_result_is_never_accepted(run: Host, trap: Trap, way: str) -> None:
-    forge, word, phrase = FORGERIES[way]
+def test_a_forged_result_is_never_accepted(run: Host, trap: Trap) -> None:
     run.author()
-    forge(run)
-    reply = terminalize(run).expect(word)
-    assert phrase in reply.stderr
-    assert run.unit()["state"] == "authoring"
-    assert run.unit()["transport"]["commit"] is None
-    # Whatever it was, the attempt can be given up, and what was linked to stays.
+    result = _result(run).parent
+    backup = Backup(result)
+    for way, (forge, word, phrase) in FORGERIES.items():
+        with case(way):
+            forge(run)
+            with quiet(trap):
+                reply = terminalize(run).expect(word)
+            assert phrase in reply.stderr
+            assert run.unit()["state"] == "authoring"
+            assert run.unit()["transport"]["commit"] is None
+            for real in (result.with_name("old"), run.base / "result"):
+                if real.exists():  # the very folder comes back
+                    result.unlink() if result.is_symlink() else shutil.rmtree(result)
+                    real.rename(result)
+            backup.put_back()
+    backup.forget()
+    # None of it was remembered against the honest result.
+    terminalize(run).expect("INTEGRATION_PENDING")
+
+
+@pytest.mark.parametrize("way", ["a link", "a linked folder", "too large", "nothing"])
+def test_an_attempt_with_a_forged_result_can_be_given_up_and_nothing_elsewhere_goes(run: Host, way: str) -> None:
+    run.author()
+    FORGERIES[way][0](run)
+    terminalize(run).expect(FORGERIES[way][1])
     abandon(run).expect("CLEANED")
-    for name in ("elsewhere.json", "result/adapter.log"):
-        assert (run.base / name).exists() == (way == {"elsewhere.json": "a link"}.get(name, "a linked folder"))
+    assert (run.base / "elsewhere.json").exists() == (way == "a link")
+    assert (run.base / "result/adapter.log").exists() == (way == "a linked folder")
 
 
 def test_a_result_that_changes_after_it_was_accepted_is_noticed(run: Host) -> None:
@@ -150,36 +168,46 @@ def test_a_result_that_changes_after_it_was_accepted_is_noticed(run: Host) -> No
     assert "changed after it was recorded" in reply.stderr
 
 
-@pytest.mark.parametrize("name", ["packet.md", "authorization.json"])
-@pytest.mark.parametrize("how", ["bytes", "mode", "link"])
-def test_a_packet_or_authorization_that_was_changed_is_never_dispatched(run: Host, name: str, how: str) -> None:
+def test_a_packet_or_authorization_that_was_changed_is_never_dispatched(run: Host) -> None:
     prepared = run.prepare().expect("PREPARED").body
     job = run.write_job(prepared)
-    path = run.run_dir() / "units/U1" / name
-    if how == "bytes":
-        run.private(path, path.read_text().replace("codex", "claude") + "\n")
-    elif how == "mode":
-        path.chmod(0o666)
-    else:
-        path.rename(run.base / name)
-        path.symlink_to(run.base / name)
-    reply = run.authorize(prepared, job).expect("BLOCKED" if how == "bytes" else "UNREADABLE")
-    assert name.split(".")[0] in reply.stderr
-    assert run.unit()["state"] == "queued"
+    for name in ("packet.md", "authorization.json"):
+        path = run.run_dir() / "units/U1" / name
+        text = path.read_text()
+        for how in ("bytes", "mode", "link"):
+            with case(f"{name}: {how}"):
+                if how == "bytes":
+                    run.private(path, text.replace("codex", "claude") + "\n")
+                elif how == "mode":
+                    path.chmod(0o666)
+                else:
+                    path.rename(run.base / name)
+                    path.symlink_to(run.base / name)
+                reply = run.authorize(prepared, job).expect("BLOCKED" if how == "bytes" else "UNREADABLE")
+                assert name.split(".")[0] in reply.stderr
+                assert run.unit()["state"] == "queued"
+                path.unlink()
+                run.private(path, text)
+    run.authorize(prepared, job).expect("AUTHORIZED")
 
 
-@pytest.mark.parametrize("field", ["worker_argv", "run_id", "label", "input_digest", "result_path", "skill", "job_id"])
-def test_a_job_that_says_it_is_another_is_never_bound(run: Host, field: str) -> None:
+def test_a_job_that_says_it_is_another_is_never_bound(run: Host) -> None:
     prepared = run.prepare().expect("PREPARED").body
     job = run.write_job(prepared)
     meta = run.run_dir() / "jobs" / job / "meta.json"
-    changed = ["/bin/sh", "-c", "evil"] if field == "worker_argv" else "another"
-    run.private(meta, json.dumps({**json.loads(meta.read_text()), field: changed}))
-    run.authorize(prepared, job).expect("BLOCKED")
+    text = meta.read_text()
+    for field in ("worker_argv", "run_id", "label", "input_digest", "result_path", "skill", "job_id"):
+        with case(field):
+            changed = ["/bin/sh", "-c", "evil"] if field == "worker_argv" else "another"
+            run.private(meta, json.dumps({**json.loads(text), field: changed}))
+            run.authorize(prepared, job).expect("BLOCKED")
+            assert run.unit()["attempts"][-1]["job_id"] is None
     record = ("--run-id", "r1", "--unit-id", "U1", "--attempt-id", "attempt-1", "--job-id", job)
     run.call("record-job", *record).expect("BLOCKED")
     assert resume(run).word in ("RESUMED", "BLOCKED")
     assert run.unit()["attempts"][-1]["job_id"] is None
+    run.private(meta, text)
+    run.authorize(prepared, job).expect("AUTHORIZED")
 
 
 def _reworded(data: bytes) -> bytes:
@@ -202,28 +230,32 @@ def _emptied(data: bytes) -> bytes:
     return b""
 
 
-@pytest.mark.parametrize("tamper", [_reworded, _appended, _cut, _emptied])
-def test_a_journal_that_a_worker_wrote_into_is_never_believed(run: Host, trap: Trap, tamper: Any) -> None:
+def test_a_journal_that_a_worker_wrote_into_is_never_believed(run: Host, trap: Trap) -> None:
     journal = run.run_dir() / "journal.jsonl"
     run.author()
     before = run.fingerprint()
-    data = tamper(journal.read_bytes())
-    journal.write_bytes(data)
-    for words in (
-        ("terminalize", "--unit-id", "U1"),
-        ("status",),
-        ("resume",),
-        ("cleanup", "--unit-id", "U1", "--abandon"),
-        ("integrate", "--unit-id", "U1", "--commit-message", "x", "--", str(trap.program)),
-    ):
-        with quiet(trap):
-            run.call(words[0], "--run-id", "r1", *words[1:]).expect("UNREADABLE")
-    assert journal.read_bytes() == data, "it is left as it was found"
-    assert run.fingerprint() == before
-    # Another run of the same repository goes on.
+    whole = journal.read_bytes()
+    for tamper in (_reworded, _appended, _cut, _emptied):
+        with case(tamper.__name__):
+            data = tamper(whole)
+            journal.write_bytes(data)
+            for words in (
+                ("terminalize", "--unit-id", "U1"),
+                ("status",),
+                ("resume",),
+                ("cleanup", "--unit-id", "U1", "--abandon"),
+                ("integrate", "--unit-id", "U1", "--commit-message", "x", "--", str(trap.program)),
+            ):
+                with quiet(trap):
+                    run.call(words[0], "--run-id", "r1", *words[1:]).expect("UNREADABLE")
+            assert journal.read_bytes() == data, "it is left as it was found"
+            assert run.fingerprint() == before
+    # Another run of the same repository goes on; with its own journal back this one does, too.
     run.init("r2").expect("READY")
     run.pending("V1", {"f": "other\n"}, run="r2")
     run.integrate("V1", run="r2").expect("UNIT_COMMITTED")
+    journal.write_bytes(whole)
+    terminalize(run).expect("INTEGRATION_PENDING")
 
 
 def test_a_well_formed_record_of_a_forger_still_needs_the_evidence(run: Host) -> None:

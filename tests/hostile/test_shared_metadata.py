@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from controller.transport import ref_name
-from tests.hazards.support import Trap, abandon, ids, resume, terminalize, worktrees
+from tests.hazards.support import Trap, abandon, case, ids, resume, terminalize, worktrees
 from tests.host import Host
 from tests.hostile.support import SAFE, blob, outcome, poison, quiet, safe_git, transport_of, worker
 
@@ -366,20 +366,19 @@ def test_garbage_in_packed_refs_never_loses_a_transport_or_a_branch(run: Host, t
     assert run.git("for-each-ref", "refs/ce-work") == ""
 
 
-@pytest.mark.parametrize("value", ["core.worktree", "core.bare"])
-def test_a_repository_that_was_told_to_be_elsewhere_is_never_written_to_there(
-    run: Host, trap: Trap, value: str
-) -> None:
+def test_a_repository_that_was_told_to_be_elsewhere_is_never_written_to_there(run: Host, trap: Trap) -> None:
     decoy = run.base / "decoy"
     decoy.mkdir()
     (decoy / "f").write_text("decoy\n")
     before = run.fingerprint()
-    run.author("U1", lambda ws: _config(run, ws, value, str(decoy) if value == "core.worktree" else "true"))
-    assert terminalize(run).word in ("INTEGRATION_PENDING", "BLOCKED", "REFUSED")
-    reply = run.integrate()
-    assert reply.word in ("BLOCKED", "REFUSED")
-    assert run.call("status", "--run-id", "r1").expect("STATUS").body["repository"]["problem"]
-    worker(run, "git", "config", "--file", str(run.repo / ".git/config"), "--unset", value, cwd=run.base)
+    workspace = Path(run.author("U1", {"new": "new\n"})["workspace"])
+    for name, value in (("core.worktree", str(decoy)), ("core.bare", "true")):
+        with case(name):
+            _config(run, workspace, name, value)
+            assert terminalize(run).word in ("INTEGRATION_PENDING", "BLOCKED", "REFUSED")
+            assert run.integrate().word in ("BLOCKED", "REFUSED")
+            assert run.call("status", "--run-id", "r1").expect("STATUS").body["repository"]["problem"]
+            worker(run, "git", "config", "--file", str(run.repo / ".git/config"), "--unset", name, cwd=run.base)
     assert sorted(os.listdir(decoy)) == ["f"]
     assert run.fingerprint() == before
     terminalize(run)

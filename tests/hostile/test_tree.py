@@ -6,6 +6,7 @@ launcher.md section 15, W1, W2, W12 and W14.
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -15,9 +16,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.hazards.support import Trap, abandon, terminalize
+from tests.hazards.support import Trap, abandon, case, terminalize
 from tests.host import Host
-from tests.hostile.support import SAFE, as_root, blob, give_up, outcome, poison, quiet, safe_git, transport_of, worker
+from tests.hostile.support import (
+    SAFE,
+    Backup,
+    as_root,
+    blob,
+    give_up,
+    outcome,
+    poison,
+    quiet,
+    safe_git,
+    transport_of,
+    worker,
+)
 
 
 def test_links_out_of_the_workspace_are_never_followed(run: Host, trap: Trap) -> None:
@@ -154,19 +167,31 @@ BLOCKED: dict[str, tuple[Callable[[Host, Trap, Path], None], str]] = {
 }
 
 
-@pytest.mark.parametrize("way", BLOCKED)
-def test_what_git_cannot_or_must_not_record_is_refused_by_name(run: Host, trap: Trap, way: str) -> None:
-    tamper, named = BLOCKED[way]
-    reply = outcome(run, trap, lambda workspace: tamper(run, trap, workspace))
-    assert reply.word in ("BLOCKED", "UNREADABLE")
-    assert named in reply.stderr
-    assert run.unit()["transport"]["commit"] is None
-    if way == "a nested repository":
-        give_up(run, trap)
-    else:
-        with quiet(trap):
-            abandon(run).expect("CLEANED")
-    assert not (run.run_dir() / "units/U1").exists()
+def test_what_git_cannot_or_must_not_record_is_refused_by_name(run: Host, trap: Trap) -> None:
+    workspace = Path(run.author("U1", {"f": "worker\n"})["workspace"])
+    before = run.fingerprint()
+    backup = Backup(workspace)
+    for way, (tamper, named) in BLOCKED.items():
+        with case(way):
+            tamper(run, trap, workspace)
+            with quiet(trap):
+                reply = terminalize(run)
+            assert reply.word in ("BLOCKED", "UNREADABLE")
+            assert named in reply.stderr
+            assert run.unit()["transport"]["commit"] is None
+            backup.put_back()
+            if (run.base / "hidden").exists():
+                shutil.rmtree(run.base / "hidden")
+    assert run.fingerprint() == before
+    backup.forget()
+    terminalize(run).expect("INTEGRATION_PENDING")
+    assert transport_of(run)["changed_paths"] == ["f"]
+
+
+@pytest.mark.parametrize("way", ["a nested repository", "a folder deeper than any path"])
+def test_a_workspace_full_of_traps_can_be_given_up(run: Host, trap: Trap, way: str) -> None:
+    outcome(run, trap, lambda workspace: BLOCKED[way][0](run, trap, workspace))
+    give_up(run, trap)
 
 
 def test_names_that_only_look_like_tricks_land_as_they_are(run: Host, trap: Trap) -> None:

@@ -13,9 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.hazards.support import Trap, abandon, terminalize, worktrees
+from tests.hazards.support import Trap, abandon, case, terminalize, worktrees
 from tests.host import Host
-from tests.hostile.support import SAFE, admin, blob, give_up, outcome, poison, quiet, safe_git, transport_of, worker
+from tests.hostile.support import (
+    SAFE,
+    Backup,
+    admin,
+    blob,
+    give_up,
+    outcome,
+    poison,
+    quiet,
+    safe_git,
+    transport_of,
+    worker,
+)
 
 Work = Callable[[Host, Trap, Path], None]
 
@@ -107,27 +119,33 @@ BLOCKED: dict[str, tuple[Work, str]] = {
 }
 
 
-@pytest.mark.parametrize("way", BLOCKED)
-def test_a_workspace_that_is_no_longer_what_was_prepared_is_never_pinned(run: Host, trap: Trap, way: str) -> None:
-    tamper, phrase = BLOCKED[way]
-    reply = outcome(run, trap, lambda workspace: tamper(run, trap, workspace)).expect("BLOCKED")
-    assert phrase in reply.stderr
-    assert run.unit()["transport"]["commit"] is None
-    if way == "two registrations":
-        shutil.rmtree(run.repo / ".git/worktrees/another")
-    if way == "a registration of another place":
-        shutil.rmtree(admin_of_elsewhere(run))
+def test_a_workspace_that_is_no_longer_what_was_prepared_is_never_pinned(run: Host, trap: Trap) -> None:
+    workspace = Path(run.author("U1", {"f": "worker\n"})["workspace"])
+    own = admin(run, workspace)
+    before = run.fingerprint()
+    backup = Backup(workspace, own.parent)
+    for way, (tamper, phrase) in BLOCKED.items():
+        with case(way):
+            tamper(run, trap, workspace)
+            with quiet(trap):
+                reply = terminalize(run).expect("BLOCKED")
+            assert phrase in reply.stderr
+            assert run.unit()["transport"]["commit"] is None
+            backup.put_back()
+            if (run.base / "elsewhere.git").exists():
+                shutil.rmtree(run.base / "elsewhere.git")
+    run.git("branch", "-D", "mine")
+    assert run.fingerprint() == before
+    backup.forget()
+    terminalize(run).expect("INTEGRATION_PENDING")
+    assert transport_of(run)["changed_paths"] == ["f"]
+
+
+@pytest.mark.parametrize("way", ["a repository of its own", "a link", "no registration"])
+def test_a_workspace_that_is_no_longer_what_was_prepared_can_be_given_up(run: Host, trap: Trap, way: str) -> None:
+    outcome(run, trap, lambda workspace: BLOCKED[way][0](run, trap, workspace)).expect("BLOCKED")
     give_up(run, trap)
     assert worktrees(run) == []
-    assert not (run.base / "elsewhere.git").exists() or (run.base / "elsewhere.git/HEAD").exists()
-
-
-def admin_of_elsewhere(host: Host) -> Path:
-    """The registration that names another place: nobody's but the user's to remove."""
-    (found,) = [
-        folder for folder in (host.repo / ".git/worktrees").iterdir() if "elsewhere" in (folder / "gitdir").read_text()
-    ]
-    return found
 
 
 def test_a_registration_that_makes_git_wait_for_ever_is_refused_by_name(run: Host, trap: Trap) -> None:
@@ -219,9 +237,10 @@ def test_what_is_on_disk_is_what_is_pinned_whatever_git_says_in_the_workspace(ru
     assert sorted(transport_of(run)["changed_paths"]) == ["dir/g", "f", "new"]
     assert blob(run, "f") == (b"ONE\n" if way == "time stamps that lie" else b"worker\n")
     assert run.git("rev-list", "--count", f"{run.head}..{transport_of(run)['commit']}") == "1"
-    with quiet(trap):
-        run.integrate().expect("UNIT_COMMITTED")
-    assert worktrees(run) == []
+    if way in ("a garbage index", "a common directory of its own"):
+        with quiet(trap):
+            run.integrate().expect("UNIT_COMMITTED")
+        assert worktrees(run) == []
 
 
 def test_a_sparse_checkout_made_by_the_worker_is_never_taken_for_less_than_deletion(run: Host, trap: Trap) -> None:

@@ -57,7 +57,8 @@ class Cli:
     def __init__(self, root: Path, mark: str) -> None:
         self.root = root
         self.mark = mark
-        self.env = {name: text for name, text in os.environ.items() if not name.startswith(("CE_", "CROSS_"))}
+        ours = ("CE_", "CROSS_", "PYTHONUNBUFFERED")
+        self.env = {name: text for name, text in os.environ.items() if not name.startswith(ours)}
         self.env |= {
             "CE_PEER_JOBS_ROOT": str(root),
             "CE_PEER_GRACE_SECS": "0.5",

@@ -112,7 +112,8 @@ def test_a_reader_that_goes_away_is_no_traceback(cli: Cli) -> None:
 
 def test_output_that_cannot_be_written_is_one_line_and_a_failure(cli: Cli, tmp_path: Path) -> None:
     job = write_job(tmp_path / "job", status="done")
-    argv = [sys.executable, "-m", "runner.cli", "status", str(job)]
-    with open("/dev/full", "wb") as full:
-        done = subprocess.run(argv, env=cli.env, stdout=full, stderr=subprocess.PIPE, check=False)
-    assert (done.returncode, done.stderr) == (1, b"peer-job-runner: No space left on device\n")
+    for words in (("status", str(job)), ("--help",)):
+        argv = [sys.executable, "-m", "runner.cli", *words]
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run(argv, env=cli.env, stdout=full, stderr=subprocess.PIPE, check=False)
+        assert (done.returncode, done.stderr) == (1, b"peer-job-runner: No space left on device\n")

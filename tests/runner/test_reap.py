@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.process import boot_id, identify
+from runner.process import boot_id, identify, kill_all
 from tests.runner.support import SLEEP, STUBBORN, Cli, gone, running, until, write_job
 
 TREE = f"setsid sh -c '{SLEEP}' & (setsid sh -c 'sleep 60; :' &) ; {SLEEP}"
@@ -59,20 +59,25 @@ def test_descendants_in_sessions_of_their_own_are_found_when_all_their_parents_a
 @pytest.mark.parametrize(
     "script",
     [
-        # Below the worker, in a session of its own.
-        f'env -i setsid sh -c "{STUBBORN}" & wait',
-        # In the worker's session, below nobody.
-        f'(env -i sh -c "{STUBBORN}" &) ; exec sleep 60',
+        "env -i setsid sh STRAY & wait",  # below the worker, in a session of its own
+        "(env -i sh STRAY &) ; exec sleep 60",  # in the worker's session, below nobody
     ],
 )
 def test_a_process_without_the_mark_is_found_through_the_living_worker(cli: Cli, tmp_path: Path, script: str) -> None:
+    stray, up = tmp_path / "stray", tmp_path / "up"
     # It will not leave when told to, while the worker, which leads to it, goes at once.
-    up = tmp_path / "up"
-    job = cli.shell(script.replace("trap '' TERM;", f"trap '' TERM; echo $$ > {up};"))
-    stray = until(lambda: up.exists() and up.read_text() and identify(int(up.read_text())), "stray is up")
-    job.kill_supervisor()
-    cli.text("reap", job.id)
-    assert gone(stray)
+    stray.write_text(f"trap '' TERM; echo $$ > {up}.new; mv {up}.new {up}; while :; do sleep 0.05; done")
+    job = cli.shell(script.replace("STRAY", str(stray)))
+    until(up.exists, "stray is up")
+    identity = identify(int(up.read_text()))
+    assert identity not in (None, *job.processes())
+    worker = job.kill_supervisor()
+    try:
+        cli.text("reap", job.id)
+        assert identify(int(up.read_text())) is None
+        assert gone(worker)
+    finally:
+        kill_all(lambda: [] if identity is None else [identity], 0)
 
 
 def test_a_result_that_was_left_is_not_thrown_away(cli: Cli, tmp_path: Path) -> None:
