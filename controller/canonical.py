@@ -184,6 +184,7 @@ def _recover(
         return ()
     base = run.directory / "recovered"
     run_root.make_dir(base)
+    _sweep_unrecorded(run, base)
     number = 1 + max((int(name) for name in os.listdir(base) if name.isdigit()), default=0)
     target = base / str(number)
     run_root.make_dir(target)
@@ -191,7 +192,8 @@ def _recover(
     for name in doomed:
         place = target / name
         with run_root.trusted():
-            os.makedirs(place.parent, mode=0o700, exist_ok=True)
+            for folder in reversed(Path(name).parents):
+                private.ensure_private_dir(target / folder)
             source = top / name
             if source.is_symlink():
                 os.symlink(os.readlink(source), place)
@@ -204,6 +206,19 @@ def _recover(
             private.fsync_dir(place.parent)
         copies.append(Recovered(path=name, copy=str(place), sha256=hashlib.sha256(data).hexdigest(), bytes=len(data)))
     return tuple(copies)
+
+
+def _sweep_unrecorded(run: OpenRun, base: Path) -> None:
+    """Remove copies that a killed restore began: it had removed nothing yet, what they were made from still stands."""
+    recorded = {
+        Path(item.copy).relative_to(base).parts[0]
+        for entry in run.entries
+        if isinstance(entry.data, r.BytesRecovered)
+        for item in entry.data.recovered
+    }
+    for name in os.listdir(base):
+        if name not in recorded:
+            run_root.remove_tree(base / name)
 
 
 def _obstacle(top: Path, path: str) -> str | None:

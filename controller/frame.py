@@ -79,10 +79,16 @@ def _next(unit_id: str | None) -> list[list[str]]:
     if context is None or "run_id" not in context.params:
         return []  # a command that is not about one run
     from controller import guidance
-    from controller.run import recent
+    from controller.run import reading, recent
 
     run = recent()
-    return [] if run is None else guidance.next_commands(run, unit_id)
+    if run is not None:
+        return guidance.next_commands(run, unit_id)
+    try:  # refused before the run was opened, as when another command works on it
+        with reading(str(context.params["run_id"])) as found:
+            return guidance.next_commands(found, unit_id)
+    except (ControllerError, OSError):
+        return []
 
 
 def _print(word: str, body: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from controller import lock, machine, run_root
 from controller import records as r
 from controller.encoding import seconds
 from controller.errors import Blocked, Refused
+from controller.journal import utc_now_ms
 from controller.run import OpenRun
 from controller.state import accepted_commit
 from runner import private
@@ -139,6 +140,16 @@ def release(run: OpenRun) -> None:
             os.unlink(run.lock_path)
             private.fsync_dir(run.lock_path.parent)
     run.record(r.LockReleased(nonce=held.nonce), unit=unit_id)
+
+
+def put_back(run: OpenRun) -> None:
+    """Make the file of a held lock again after somebody removed it: the checkout must be protected meanwhile."""
+    held = run.state.lock
+    assert held is not None
+    with lock.held(run.root / run_root.LOCKS / "integration.lock", wait=10.0, what="the integration locks"):
+        data = lock.content(run.state, run.directory, held.unit_id, held.nonce, seconds(utc_now_ms()))
+        with run_root.trusted():
+            private.create_exclusive(run.lock_path, data)
 
 
 def drop_intent(run: OpenRun) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from controller import (
     checkout,
     cleaning,
+    encoding,
     integration_lock,
     jobs,
     lock,
@@ -62,8 +63,7 @@ def discover(repo: str, plan_digest: str) -> str:
         for name in sorted(os.listdir(root)):
             if name == run_root.LOCKS or name.startswith(run_root.INIT_PREFIX):
                 continue
-            run_root.safe_id(name, "run id")
-            run = read_directory(run_root.find_run(name))
+            run = read_directory(_trusted_entry(root / name))
             state = run.state
             same = (
                 state.repository.identity_digest == seen.repository.identity_digest
@@ -76,7 +76,7 @@ def discover(repo: str, plan_digest: str) -> str:
                 candidates.append(
                     {
                         "run_id": name,
-                        "updated_at": state.updated_at,
+                        "updated_at": encoding.seconds(state.updated_at),
                         "recovery_path": str(run.directory),
                         "unit_states": {unit_id: unit.state for unit_id, unit in state.units.items()},
                     }
@@ -100,6 +100,19 @@ def discover(repo: str, plan_digest: str) -> str:
     return str(candidates[0]["run_id"])
 
 
+def _trusted_entry(path: Path) -> Path:
+    """An entry of a runs root that is a run's directory; `UNREADABLE` otherwise: it could be the one looked for."""
+    try:
+        return run_root.find_run(path.name)
+    except (NotFound, Refused) as error:
+        raise Unreadable(
+            f"{path} is not a run's directory",
+            expected="only private directories of runs in the runs root",
+            found=error.found,
+            remedy="move it away, or name the run with --run-id",
+        ) from None
+
+
 class _Resumption:
     """One call of `resume`."""
 
@@ -107,6 +120,7 @@ class _Resumption:
         self.run = run
         self.actions: list[Action] = []
         self.errors: list[ControllerError] = []
+        self.foreign_lock = False
 
     def go(self) -> Answer:
         """Lock first, then every unit, then the lock of a finished unit."""
@@ -136,14 +150,14 @@ class _Resumption:
             self.errors.append(error)
             self._act(unit_id, "blocked", **{**error.body(), "word": error.word, "reason": error.message})
 
-    def _act(self, unit_id: str | None, action: str, **detail: Any) -> None:
+    def _act(self, unit_id: str | None, action: str, /, **detail: Any) -> None:
         detail.pop("unit_id", None)
         detail.pop("action", None)
         self.actions.append({"unit_id": unit_id, "action": action, **detail})
 
     def _holds(self, unit_id: str) -> bool:
         held = self.run.state.lock
-        return held is not None and held.unit_id == unit_id and held.phase == "held"
+        return held is not None and held.unit_id == unit_id and held.phase == "held" and not self.foreign_lock
 
     def _checkpoint(self) -> None:
         """A plan checkpoint whose commit was made and whose record was not."""
@@ -167,14 +181,21 @@ class _Resumption:
         held = run.state.lock
         if held is not None and held.phase == "held":
             found = lock.read(run.lock_path)
-            if found is None or not lock.is_ours(found, run.state, held.unit_id, held.nonce):
-                owner = {} if found is None else {"owner_run": found["run_id"], "owner_unit": found["unit_id"]}
+            if found is None:
+                integration_lock.put_back(run)
+                self._act(held.unit_id, "integration-lock-put-back")
+            elif not lock.is_ours(found, run.state, held.unit_id, held.nonce):
+                self.foreign_lock = True  # the checkout is another run's to change now, not ours
                 raise Blocked(
-                    "the integration lock file that this run holds is missing or foreign",
-                    detail={"lock": str(run.lock_path), **owner},
+                    "the integration lock that this run holds names another holder",
+                    detail={
+                        "lock": str(run.lock_path),
+                        "owner_run": found["run_id"],
+                        "owner_unit": found["unit_id"],
+                    },
                     expected=f"{run.state.run_id}/{held.unit_id}",
-                    found="missing" if found is None else f"{found['run_id']}/{found['unit_id']}",
-                    remedy="see who removed it; nothing else was touched",
+                    found=f"{found['run_id']}/{found['unit_id']}",
+                    remedy="let that one finish or release the lock, then resume again; the checkout was not touched",
                 )
 
     def _unit(self, unit_id: str) -> None:
@@ -365,6 +386,8 @@ class _Resumption:
         if attempt is None:
             if run.state.verifications and run.state.verifications[-1]["verification_exit"] == 0:
                 self._resolve(None)
+            return
+        if self.foreign_lock:
             return
         abandon_pending(run)
         holder = attempt.lock_unit_id

@@ -133,6 +133,11 @@ class QuickHost(Host):
         """One controller command as a process of its own."""
         return self.lane.start(self, *args, env=env, cwd=cwd).reply()
 
+    def write_job(self, prepared: dict[str, Any], *, run: str = "r1", job: str = "", **meta: Any) -> str:
+        """As `Host.write_job`, with an id that no other job on this machine has: processes are known by it."""
+        name = job or f"{prepared['unit_id']}-{prepared['attempt_id']}-{os.urandom(4).hex()}"
+        return super().write_job(prepared, run=run, job=name, **meta)
+
 
 # --- the server's side ------------------------------------------------------------------------------------------------
 

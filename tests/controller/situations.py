@@ -117,6 +117,21 @@ class Desk(Host):
         """The integration lock files."""
         return {path.name: path.read_text() for path in sorted((self.runs / ".locks").glob("integration-*.json"))}
 
+    def put_lock_back(self, unit: str = "U1", run: str = "r1") -> None:
+        """The lock file that the journal says is held, after `cut` took the record of its removal away."""
+        held = [record["data"] for record in self.records(run) if record["kind"] == "integration-lock-acquired"][-1]
+        manifest = self.manifest(run)
+        value = {
+            "branch_ref": manifest["branch"]["ref"],
+            "created_at": "2026-01-01T00:00:00Z",
+            "journal": str(self.run_dir(run) / "journal.jsonl"),
+            "nonce": held["nonce"],
+            "repository": manifest["repository"]["identity_digest"],
+            "run_id": run,
+            "unit_id": unit,
+        }
+        self.private(Path(held["path"]), json.dumps(value, sort_keys=True) + "\n")
+
     def trace(self, run: str = "r1") -> dict[str, Any]:
         """Everything that a refusal must leave as it is: journal, locks, refs, worktrees, checkout."""
         path = self.run_dir(run) / "journal.jsonl"
@@ -243,20 +258,24 @@ class Desk(Host):
         child.kill()
         child.communicate(timeout=60)
 
-    def killing_git(self, pattern: str, when: str) -> dict[str, str]:
-        """An environment whose git kills the controller `before` or `after` the command that matches the pattern."""
+    def killing_git(self, pattern: str, when: str, condition: str = "true") -> dict[str, str]:
+        """An environment whose git kills the controller `before` or `after` it runs, once pattern and condition hold.
+
+        The pattern is one of `case` in sh, for the arguments between spaces; the condition is a command of sh.
+        """
         folder = self.base / "killing"
         folder.mkdir(exist_ok=True)
         real = shutil.which("git", path=self.env["PATH"])
-        kill = f'case " $* " in {pattern}) kill -9 $PPID;; esac'
-        if when == "before":
-            body = f'case " $* " in {pattern}) kill -9 $PPID; exit 1;; esac\nexec {real} "$@"\n'
-        else:
-            body = f'{real} "$@"; code=$?\n{kill}\nexit $code\n'
+        test = f'case " $* " in {pattern}) if {condition}; then kill -9 $PPID; exit 1; fi;; esac'
+        body = f'{test}\nexec {real} "$@"\n' if when == "before" else f'{real} "$@"; code=$?\n{test}\nexit $code\n'
         script = folder / "git"
         script.write_text(f"#!/bin/sh\n{body}")
         script.chmod(0o755)
         return {"PATH": f"{folder}:{self.env['PATH']}"}
+
+    def recorded(self, unit: str = "U1", run: str = "r1") -> str:
+        """The unit's state as the journal has it: after a kill the projection is older."""
+        return str(self.do("STATUS", "status", unit=unit, run=run).body["unit"]["state"])
 
 
 def wait_for(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:

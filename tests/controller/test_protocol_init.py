@@ -434,3 +434,11 @@ def test_a_checkpoint_that_is_killed_at_its_commit_is_finished_by_the_next_call(
     desk.call(*CHECKPOINT).expect("CHECKPOINTED")
     assert desk.git("rev-list", "--count", "HEAD") == "2"
     assert desk.git("status", "--porcelain") == ""
+
+
+def test_a_checkpoint_whose_record_was_lost_is_adopted(desk: Desk) -> None:
+    put_plan(desk)
+    desk.call(*plan_args(desk)).expect("READY")
+    made = desk.call(*CHECKPOINT).expect("CHECKPOINTED").body["checkpoint"]
+    assert desk.cut(1) == ["plan-checkpoint"]
+    assert desk.call(*CHECKPOINT).expect("CHECKPOINTED").body["checkpoint"]["commit"] == made["commit"]

@@ -41,6 +41,8 @@ def main(routes: list[str]) -> int:
 
 def _install(cli: Cli) -> None:
     """Into a folder of its own, which gets its name only when it is complete: a run that was killed leaves no half."""
+    if missing(cli) is None:
+        return
     cache = cache_folder()
     reason = unsuitable(cache)
     if reason is not None:
@@ -48,8 +50,6 @@ def _install(cli: Cli) -> None:
     npm, node = shutil.which("npm"), shutil.which("node")
     if npm is None or node is None:
         raise Impossible(f"needs npm and node; on PATH is no {'npm' if npm is None else 'node'}")
-    if missing(cli) is None:
-        return
     cache.mkdir(parents=True, exist_ok=True)
     print(f"npm install {cli.spec}", flush=True)
     with tempfile.TemporaryDirectory(prefix=".install-", dir=cache) as temporary:

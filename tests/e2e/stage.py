@@ -41,18 +41,19 @@ class Ended:
 class Stage(Host):
     """One repository, one CLI, one model. Use `staged`, which also takes it down."""
 
-    def __init__(self, base: Path, home: Path, cli: Cli, url: str) -> None:
+    def __init__(self, base: Path, home: Path, cli: Cli, model: ModelServer) -> None:
         super().__init__(base)
         self.cli = cli
         self.home = home
+        self.model = model
         self.outside = base / "outside"
         tools, temporary = base / "bin", base / "tmp"
         for folder in (tools, temporary, self.outside):
             folder.mkdir()
         wrapper = tools / cli.route
-        wrapper.write_text(cli.wrapper(str(cli.program(cache_folder())), url))
+        wrapper.write_text(cli.wrapper(str(cli.program(cache_folder())), model.url))
         wrapper.chmod(0o755)
-        cli.configure(home, url)
+        cli.configure(home, model.url)
         node = os.path.dirname(shutil.which("node") or "")
         path = dict.fromkeys([str(tools), *self.env["PATH"].split(os.pathsep), "/usr/bin", "/bin", node])
         del self.env["XDG_CONFIG_HOME"]
@@ -147,7 +148,7 @@ def staged(base: Path, cli: Cli, script: Callable[[Stage], Sequence[Step]]) -> I
     with tempfile.TemporaryDirectory(prefix=".home-", dir=cache, ignore_cleanup_errors=True) as made:
         steps: list[Step] = []
         with ModelServer(lambda body: steps) as model:
-            stage = Stage(base, Path(made), cli, model.url)
+            stage = Stage(base, Path(made), cli, model)
             steps += script(stage)
             try:
                 yield stage

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from tests.e2e.clis import CLIS
 from tests.e2e.refusals import FAILURES
 
-UNIT, HANG, OUTSIDE, BACKGROUND = "whole unit", "hang", "write outside", "background process"
-OUTCOMES = (UNIT, *dict.fromkeys(failure.name for failure in FAILURES), HANG, OUTSIDE, BACKGROUND)
+PREFLIGHT, UNIT, HANG, OUTSIDE, BACKGROUND = "preflight", "whole unit", "hang", "write outside", "background process"
+OUTCOMES = (PREFLIGHT, UNIT, *dict.fromkeys(failure.name for failure in FAILURES), HANG, OUTSIDE, BACKGROUND)
 
 
 def table(notes: Iterable[tuple[str, str, str]]) -> list[str]:

@@ -98,6 +98,30 @@ def test_restoring_never_follows_what_stands_in_place_of_a_folder(bare_host: Hos
             assert {path: found[path] for path in kept} == kept
 
 
+def test_edits_that_arrive_between_preflight_and_restore_are_never_touched(run: Host) -> None:
+    """A host that drives the steps itself: what is not the unit's own is neither applied over nor restored over."""
+    run.pending("U1", {"f": "unit\n", "new": "unit\n"})
+    names = ("--run-id", "r1", "--unit-id", "U1")
+    token = run.call("integration-acquire", *names).expect("ACQUIRED").body["lock_token"]
+    run.call("preflight", *names, "--lock-token", token).expect("PREFLIGHT_OK")
+    (run.repo / "dir/g").write_text("user\n")
+    (run.repo / "note").write_text("user\n")
+    run.git("cherry-pick", "--no-commit", run.unit()["transport"]["commit"])
+    reply = run.call("mark-applied", *names, "--lock-token", token).expect("BLOCKED")
+    assert {"dir/g", "note"} & set(reply.body["unexpected_paths"])
+    before = run.fingerprint()
+    for command in ("restore", "resume"):
+        reply = resume(run) if command == "resume" else run.call(command, *names, "--lock-token", token)
+        reply.expect("BLOCKED")
+        assert run.fingerprint() == before
+    (run.repo / "note").unlink()
+    run.git("checkout", "-q", "--", "dir/g")
+    run.call("restore", *names, "--lock-token", token).expect("PRESERVED")
+    assert run.git("status", "--porcelain") == ""
+    assert (run.repo / "f").read_text() == "one\n"
+    run.call("integration-release", *names, "--lock-token", token).expect("RELEASED")
+
+
 def test_a_commit_that_a_user_makes_during_a_verification_is_never_undone(run: Host) -> None:
     run.pending("U1", {"f": "unit\n"})
     head = run.head
