@@ -33,6 +33,14 @@ def preflight(run: OpenRun, unit_id: str, token: str, declared: Sequence[str], *
     lock.require_token(run.state, unit_id, token, run.root)
     if unit.transport.commit is None:
         raise Refused("the unit has no transport", detail={"unit_id": unit_id}, expected="a transport", found="none")
+    if unit.attempt.fallback.claimed is not None:
+        raise Refused(
+            "native fallback already owns implementation",
+            detail={"unit_id": unit_id},
+            expected="no fallback claim",
+            found="a claim",
+            remedy="complete-fallback; or give both up with cleanup --abandon, and prepare a fresh attempt",
+        )
     ancestry.require_dependencies(run.state, unit)
     _require_in_scope(run, unit)
     _require_wave(run, unit)

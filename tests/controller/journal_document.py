@@ -77,9 +77,7 @@ EXAMPLE: tuple[dict[str, Any], ...] = (
 
 def block(name: str) -> str:
     """What stands between the begin and end markers of a block."""
-    found = re.search(
-        rf"<!-- {name}:begin -->\n(.*?)<!-- {name}:end -->", DOCUMENT.read_text("utf-8"), re.DOTALL
-    )
+    found = re.search(rf"<!-- {name}:begin -->\n(.*?)<!-- {name}:end -->", DOCUMENT.read_text("utf-8"), re.DOTALL)
     assert found is not None, f"journal_format.md has no block {name}"
     return found[1]
 

@@ -26,9 +26,7 @@ STEPS: tuple[tuple[str, str | None, str | None, dict[str, Any]], ...] = (
 )
 
 
-def write_journal(
-    path: Path, steps: tuple[tuple[str, str | None, str | None, dict[str, Any]], ...] = STEPS
-) -> bytes:
+def write_journal(path: Path, steps: tuple[tuple[str, str | None, str | None, dict[str, Any]], ...] = STEPS) -> bytes:
     """Make a journal of `steps` at `path`; its bytes."""
     writer = Writer.create(path, *steps[0])
     try:

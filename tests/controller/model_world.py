@@ -504,10 +504,8 @@ class World(QuickHost):
         assert len(files) == (lock is not None)
         if lock is not None:
             assert json.loads(files[0].read_bytes())["nonce"] == lock["nonce"]
-        refs = dict(
-            reversed(line.split(" "))
-            for line in self.git("for-each-ref", "--format=%(objectname) %(refname)", "refs/ce-work/").splitlines()
-        )
+        listed = self.git("for-each-ref", "--format=%(objectname) %(refname)", "refs/ce-work/").splitlines()
+        refs = {ref: commit for commit, ref in (line.split(" ") for line in listed)}
         wanted = {
             ref_name(RUN, name): unit["transport"]["commit"]
             for name, unit in manifest["units"].items()

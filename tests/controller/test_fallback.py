@@ -137,7 +137,10 @@ def test_a_restored_integration_allows_a_claim_when_checkout_and_lock_are_as_bef
     _no_claim(desk, "BLOCKED", "pre-fold snapshot")
     (desk.repo / "mine").unlink()
     assert _claim(desk)["reason"] == "canonical-attempt-preserved"
-    desk.refuse("REFUSED", args=[*desk.of("integrate", "--commit-message", "m"), "--", "true"])
+    before = desk.fingerprint()
+    reply = desk.integrate().expect("REFUSED")  # else the unit would be done twice
+    assert "native fallback already owns implementation" in reply.stderr
+    assert (desk.fingerprint(), desk.locks()) == (before, {})
     head = _native(desk)
     desk.do("FALLBACK_COMPLETED", "complete-fallback", *_complete(head))
 

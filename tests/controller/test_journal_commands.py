@@ -35,9 +35,7 @@ def path(tmp_path: Path) -> Path:
         {"cause": HOSTILE, HOSTILE: HOSTILE, "paths": ["caf\udce9", HOSTILE, "na\u00efve", "four"]},
         at="2026-08-01T09:31:05.500Z",
     )
-    writer.append(
-        "canonical-restored", "u1", "a1", {"restore": {"exact": True}}, at="2026-08-02T09:31:05.500Z"
-    )
+    writer.append("canonical-restored", "u1", "a1", {"restore": {"exact": True}}, at="2026-08-02T09:31:05.500Z")
     writer.close()
     return path
 
@@ -92,8 +90,7 @@ def test_a_damaged_journal_exports_nothing_rather_than_a_part(path: Path) -> Non
 def test_export_is_an_array_of_the_very_records(path: Path) -> None:
     exported = b"".join(command.export(path))
     assert exported.splitlines()[1:-1] == [
-        line + (b"," if line != path.read_bytes().splitlines()[-1] else b"")
-        for line in path.read_bytes().splitlines()
+        line + (b"," if line != path.read_bytes().splitlines()[-1] else b"") for line in path.read_bytes().splitlines()
     ]
     assert [record["sha256"] for record in json.loads(exported)] == [r.sha256 for r in read(path).records]
 
@@ -138,9 +135,7 @@ def test_a_terminal_gets_the_story_by_day(path: Path) -> None:
     assert "restore.exact=yes" in text
 
 
-def test_the_story_names_a_restart_and_an_unfinished_append(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_story_names_a_restart_and_an_unfinished_append(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.journal.boot_id", lambda: "another-boot")
     writer, _ = Writer.open(path)
     writer.append("unit-cleaned", "u1", "a1", {}, at="2026-08-02T09:00:00.000Z")

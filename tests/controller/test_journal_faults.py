@@ -19,9 +19,7 @@ from tests.controller.journal_faults import SUPPORTED
 from tests.controller.journal_samples import write_journal
 
 ROOT = Path(__file__).parents[2]
-needs_seccomp = pytest.mark.skipif(
-    not SUPPORTED, reason="system call numbers of this processor are not listed"
-)
+needs_seccomp = pytest.mark.skipif(not SUPPORTED, reason="system call numbers of this processor are not listed")
 
 
 @pytest.fixture
@@ -153,12 +151,8 @@ def test_a_kill_within_the_creation_leaves_no_journal_or_a_whole_first_record(pa
 
 @needs_seccomp
 @pytest.mark.parametrize("torn", [b'{"v":1,"seq":5', b"\0" * 4096])
-@pytest.mark.parametrize(
-    "call", ["fsync:kill", "write:kill:second", "link:kill", "unlink:kill", "ftruncate:kill"]
-)
-def test_a_kill_within_the_repair_of_a_torn_tail_loses_and_doubles_nothing(
-    path: Path, call: str, torn: bytes
-) -> None:
+@pytest.mark.parametrize("call", ["fsync:kill", "write:kill:second", "link:kill", "unlink:kill", "ftruncate:kill"])
+def test_a_kill_within_the_repair_of_a_torn_tail_loses_and_doubles_nothing(path: Path, call: str, torn: bytes) -> None:
     before = write_journal(path)
     with path.open("ab") as file:
         file.write(torn)
@@ -173,9 +167,7 @@ def test_a_kill_within_the_repair_of_a_torn_tail_loses_and_doubles_nothing(
 
 @needs_seccomp
 @pytest.mark.parametrize("call", ["write", "fsync"])
-def test_a_kill_between_the_repair_and_its_record_leaves_the_record_to_the_next_call(
-    path: Path, call: str
-) -> None:
+def test_a_kill_between_the_repair_and_its_record_leaves_the_record_to_the_next_call(path: Path, call: str) -> None:
     write_journal(path)
     with path.open("ab") as file:
         file.write(b"{")

@@ -39,9 +39,7 @@ def independent_reader(data: bytes) -> list[dict[str, Any]]:
 
 
 def _example_bytes() -> bytes:
-    return "".join(line + "\n" for line in block("example").splitlines() if line.startswith("{")).encode(
-        "ascii"
-    )
+    return "".join(line + "\n" for line in block("example").splitlines() if line.startswith("{")).encode("ascii")
 
 
 def test_the_example_is_verified_by_a_reader_in_other_code() -> None:
@@ -65,9 +63,7 @@ def test_the_product_reads_the_example_as_the_other_reader_does() -> None:
     assert [msgspec.to_builtins(record) for record in records] == independent_reader(_example_bytes())
 
 
-def test_the_product_writes_the_example_byte_for_byte(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_product_writes_the_example_byte_for_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "journal.jsonl"
     writer: journal.Writer | None = None
     for fields in EXAMPLE:

@@ -122,9 +122,7 @@ def test_no_splice_of_a_journal_is_ever_misread(sound: bytes, data: st.DataObjec
     outcome(spliced, sound)
 
 
-def test_a_damaged_journal_is_refused_with_line_and_byte_and_left_as_it_is(
-    sound: bytes, tmp_path: Path
-) -> None:
+def test_a_damaged_journal_is_refused_with_line_and_byte_and_left_as_it_is(sound: bytes, tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     write_journal(path)
     for at in range(3, len(sound) - 2, 53):

@@ -68,9 +68,7 @@ def test_what_was_written_is_what_is_read_also_names_that_are_not_utf8(
 ) -> None:
     data, prev, written = b"", GENESIS, []
     for seq, (unit, attempt, value) in enumerate(steps):
-        line, record = encode(
-            **{**_FIELDS, "seq": seq, "unit": unit, "attempt": attempt, "data": value, "prev": prev}
-        )
+        line, record = encode(**{**_FIELDS, "seq": seq, "unit": unit, "attempt": attempt, "data": value, "prev": prev})
         assert record.data == value
         assert spell(record) + b"\n" == line
         data, prev = data + line, record.sha256
@@ -137,9 +135,7 @@ def test_tuples_are_recorded_as_the_arrays_that_a_reader_gets() -> None:
         ({"prev": "0" * 63}, "prev"),
     ],
 )
-def test_what_no_reader_would_take_is_refused_before_it_is_written(
-    change: dict[str, Any], says: str | None
-) -> None:
+def test_what_no_reader_would_take_is_refused_before_it_is_written(change: dict[str, Any], says: str | None) -> None:
     if says is None:
         assert encode(**{**_FIELDS, **change})[1].attempt == "null"
         return

@@ -190,4 +190,3 @@ def _native(scene: Scene, name: str) -> str:
     args = ["--unit-id", name, "--accepted-head", scene.head, "--evidence-digest", hashlib.sha256(b"").hexdigest()]
     _call(scene, "FALLBACK_COMPLETED", "complete-fallback", *args, "--summary", "done natively")
     return "complete-fallback"
-

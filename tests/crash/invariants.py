@@ -120,7 +120,9 @@ def transports(scene: Scene) -> list[str]:
         if unit["transport"]["commit"] and unit["cleanup"] is None:
             wanted[unit["transport"]["ref"]] = unit["transport"]["commit"]
     problems = [
-        f"I5 transports: {ref} is {refs.get(ref)}, not {commit}" for ref, commit in wanted.items() if refs.get(ref) != commit
+        f"I5 transports: {ref} is {refs.get(ref)}, not {commit}"
+        for ref, commit in wanted.items()
+        if refs.get(ref) != commit
     ]
     problems += [f"I5 transports: stray {ref}" for ref in refs.keys() - wanted.keys()]
     broken = scene.git("fsck", "--connectivity-only", "--no-dangling", "--no-progress", check=False)
@@ -140,6 +142,8 @@ def leftovers(scene: Scene) -> list[str]:
     if worktrees != 1 or (scene.repo / ".git" / "worktrees").exists():
         problems.append(f"leftovers: {worktrees} worktrees registered")
     for folder, _, names in os.walk(scene.runs):
+        if Path(folder).parent.name == "jobs" and "meta.json" not in names:
+            continue  # a job that was never started; only `gc` removes it, with its run
         for name in names:
             if name.startswith((".tmp-", "index.work", "index-")) or name == "transport.stream":
                 problems.append(f"leftovers: {os.path.relpath(os.path.join(folder, name), scene.runs)}")

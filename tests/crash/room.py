@@ -51,6 +51,7 @@ class Room:
         self.live.mkdir(parents=True)
         self._vault.mkdir()
         self._nodes: dict[str, _Node] = {}
+        self._links: list[list[str]] = []
         self._shielded: dict[str, Path] = {}
 
     def save(self) -> None:
@@ -58,6 +59,11 @@ class Room:
         shutil.rmtree(self._copy, ignore_errors=True)
         shutil.copytree(self.live, self._copy, symlinks=True)
         self._nodes = _walk(str(self.live))
+        by_inode: dict[int, list[str]] = {}
+        for name, node in self._nodes.items():
+            if not stat.S_ISDIR(node.mode):
+                by_inode.setdefault(node.ino, []).append(name)
+        self._links = [names for names in by_inode.values() if len(names) > 1]
 
     def shield(self, *folders: Path) -> None:
         """Put copies in the place of folders that may be deleted now although their identity is needed later."""
@@ -109,8 +115,21 @@ class Room:
             else:
                 shutil.copy2(os.path.join(self._copy, name), full, follow_symlinks=False)
                 self._nodes[name] = _node(os.lstat(full))
+        for first, *others in self._links:
+            self._relink(first, others)
         for full, node in reversed(folders):
             os.utime(full, ns=(node.mtime_ns, node.mtime_ns))
+
+    def _relink(self, first: str, others: list[str]) -> None:
+        """Files that were one file under several names are one file again: a lock is proven by that."""
+        paths = [self.live / name for name in (first, *others)]
+        if len({path.lstat().st_ino for path in paths}) == 1:
+            return
+        for path in paths[1:]:
+            path.unlink()
+            os.link(paths[0], path, follow_symlinks=False)
+        for name, path in zip((first, *others), paths, strict=True):
+            self._nodes[name] = _node(path.lstat())
 
 
 def _remove(path: str, node: _Node) -> None:

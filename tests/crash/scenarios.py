@@ -63,7 +63,17 @@ def _init_arguments(scene: Scene) -> list[str]:
     path.write_text(brief)
     digest = hashlib.sha256(brief.encode()).hexdigest()
     sanction = ["--binding-json", json.dumps(BINDING), "--egress-json", json.dumps(EGRESS)]
-    return ["--run-id", "r1", "--repo", str(scene.repo), "--prompt-brief", str(path), "--prompt-digest", digest, *sanction]
+    return [
+        "--run-id",
+        "r1",
+        "--repo",
+        str(scene.repo),
+        "--prompt-brief",
+        str(path),
+        "--prompt-digest",
+        digest,
+        *sanction,
+    ]
 
 
 def _plan_arguments(scene: Scene) -> list[str]:
@@ -166,7 +176,9 @@ def authorize_dispatch(scene: Scene) -> list[str]:
 def record_job(scene: Scene) -> list[str]:
     """The host binds a job that was started."""
     job = scene.write_job(_prepared(scene))
-    return scene.controller("record-job", "--run-id", "r1", "--unit-id", "U1", "--attempt-id", "attempt-1", "--job-id", job)
+    return scene.controller(
+        "record-job", "--run-id", "r1", "--unit-id", "U1", "--attempt-id", "attempt-1", "--job-id", job
+    )
 
 
 def _ended(scene: Scene, word: str, unit: str = "U1") -> dict[str, Any]:
@@ -539,4 +551,3 @@ def resume_run_verification(scene: Scene) -> list[str]:
     """A plan-wide verification was killed half-way."""
     interrupt(scene, verify_run_dirtying, "sh", "openat", 1)
     return _resume(scene)
-

@@ -41,7 +41,10 @@ def main() -> int:
     if not chosen:
         parser.error(f"no such command; there are: {', '.join(sorted({s.command for s in SCENARIOS.values()}))}")
     series = _KINDS[options.kind] if options.kind else plans.SERIES
-    tasks = [Task(s.name, series, options.sample, options.seed, tuple(options.plan or ())) for s in chosen]
+    only = tuple(options.plan or ())
+    samples = ((series, options.sample),) if options.sample else ()
+    every = () if only or samples else series
+    tasks = [Task(s.name, every, samples, options.seed, only) for s in chosen]
     table = Table(options.verbose)
     started = time.monotonic()
     memory = Path("/dev/shm")

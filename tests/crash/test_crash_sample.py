@@ -1,4 +1,4 @@
-"""A seeded sample of the crash laboratory (`scripts/crash-sweep` runs all of it): each command, killed somewhere.
+"""A seeded sample of the crash laboratory (`scripts/crash-sweep` runs all of it): each command, killed or hindered.
 
 `CRASH_SEED=<n>` draws another sample. A failing point is repeated by `scripts/crash-sweep --command <scenario> --plan
 <point>`.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,8 @@ from tests.crash.worker import Done, Task
 
 SEED = int(os.environ.get("CRASH_SEED", "0"))
 COMMANDS = sorted({scenario.command for scenario in SCENARIOS.values()})
-
-
-def _missing() -> str:
-    return syscalls.why_not() or ""
+MISSING = syscalls.why_not() or ""
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 
 def drawn(command: str) -> str:
@@ -32,19 +31,20 @@ def drawn(command: str) -> str:
     return random.Random(f"{SEED} {command}").choice(names)
 
 
-def tried(scenario: str, series: tuple[str, ...], sample: int, base: Path) -> list[Result]:
-    """Try a sample of points in a process of its own; every failure in words."""
+@pytest.mark.parametrize("command", COMMANDS)
+def test_nothing_is_lost_or_done_twice_whatever_happens_to_a_command(command: str) -> None:
+    """Two kills (of it alone, of all that it started, of the child at work), one fault or signal, somewhere in it.
+
+    Then one `resume`, a second that changes nothing, and the run is finished with public commands.
+    """
+    scenario = drawn(command)
     results: list[Result] = []
     ends: list[Done] = []
-    run([Task(scenario, series, sample, SEED)], 1, base, results.append, ends.append)
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None, prefix="crash-") as base:
+        samples = ((plans.KILLS, 2), ((*plans.SIGNALS, *plans.FAULTS), 1))
+        run([Task(scenario, samples=samples, seed=SEED)], 1, Path(base), results.append, ends.append)
     assert [end.error for end in ends] == [""], f"the undisturbed story of {scenario} fails: {ends}"
     failed = [f"{r.plan} [{r.struck}] {r.answer}: {'; '.join(r.problems)}" for r in results if r.problems]
     assert not failed, f"CRASH_SEED={SEED} {scenario}:\n" + "\n".join(failed)
-    return results
-
-
-@pytest.mark.skipif(bool(_missing()), reason=_missing())
-@pytest.mark.parametrize("command", COMMANDS)
-def test_nothing_is_lost_or_done_twice_when_a_command_is_killed(command: str, tmp_path: Path) -> None:
-    """SIGKILL before one of its effects, to it alone, to all that it started, or to the child at work."""
-    assert len(tried(drawn(command), plans.KILLS, 3, tmp_path)) == 3
+    assert len(results) == 3

@@ -19,11 +19,12 @@ from tests.crash.watch import Keeper, preload
 
 
 class Task(msgspec.Struct, frozen=True):
-    """One scenario: every point of each series, or `sample` points drawn with `seed` from all of them together."""
+    """One scenario: every point of each of `series`; or of `samples`, so many points of so many series, drawn with
+    `seed`; or the points `only`."""
 
     scenario: str
-    series: tuple[str, ...]
-    sample: int | None = None
+    series: tuple[str, ...] = ()
+    samples: tuple[tuple[tuple[str, ...], int], ...] = ()
     seed: int = 0
     only: tuple[str, ...] = ()
 
@@ -66,13 +67,10 @@ def _serve(base: Path, keeper: Keeper) -> None:
 
 
 def _points(bench: Bench, task: Task) -> Iterator[Result]:
-    if task.only:
-        for text in task.only:
-            yield bench.point(plans.parse(text), text)
-        return
-    if task.sample is not None:
-        yield from _sample(bench, task, task.sample)
-        return
+    for text in task.only:
+        yield bench.point(plans.parse(text), text)
+    for choice, size in task.samples:
+        yield from _sample(bench, task.seed, choice, size)
     for series in task.series:
         number = 1
         while True:
@@ -85,15 +83,15 @@ def _points(bench: Bench, task: Task) -> Iterator[Result]:
             number += 1
 
 
-def _sample(bench: Bench, task: Task, size: int) -> Iterator[Result]:
-    """Points drawn evenly over the series, then over the effects (fault series have fewer: draws beyond are redrawn)."""
-    draw = random.Random(f"{task.seed} {bench.scenario.name}")
-    most = {series: bench.effects for series in task.series}
+def _sample(bench: Bench, seed: int, choice: tuple[str, ...], size: int) -> Iterator[Result]:
+    """Points drawn evenly over the series, then over the effects; one that its plan never reaches is drawn again."""
+    draw = random.Random(f"{seed} {bench.scenario.name} {choice}")
+    most = dict.fromkeys(choice, bench.effects)
     left = size
-    for _ in range(20 * size):
+    for _ in range(50 * size):
         if left == 0:
             return
-        series = draw.choice(task.series)
+        series = draw.choice(choice)
         number = draw.randint(1, max(1, most[series]))
         plan = plans.parse(plans.at(series, number))
         result = bench.point(plan, plans.at(series, number))
