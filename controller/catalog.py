@@ -60,7 +60,7 @@ class Entry(msgspec.Struct, frozen=True):
 _PASSED_ON = (
     Entry(
         word="UNREADABLE",
-        message="not trusted: …; expected …; found …; …",
+        message="not trusted: …",
         expected="a private file (0600) or directory (0700) of the current user, no link",
         remedy="see who changed it; put owner and mode back, or move it away",
         context="What breaks the rule of private state is never read (protocol.md section 4).",
@@ -207,7 +207,8 @@ def _callers(module: _Module, function: ast.FunctionDef, depth: int) -> Iterator
         outer = _Scope(module, inside, {}, depth - 1)
         passed = dict(zip(names, call.args, strict=False))
         passed |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
-        yield {name: outer.texts(passed.get(name, defaults.get(name))) for name in names}
+        values = {name: passed.get(name, defaults.get(name)) for name in names}
+        yield {name: [_HOLE] if value is None else outer.texts(value) for name, value in values.items()}
 
 
 def _parameters(node: ast.expr, function: ast.FunctionDef | None) -> bool:

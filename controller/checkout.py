@@ -120,12 +120,21 @@ def _diagnose(git: Git, revisions: tuple[str, ...]) -> Refused | Blocked:
             f"{where} is not inside a Git repository",
             expected="a Git checkout",
             found=message.splitlines()[-1],
+            remedy="name the folder of the checkout, or begin one there: git init, and a first commit",
         )
     if inside.stdout.startswith(b"true"):
         return Refused(
             f"{where} is a bare repository",
             expected="a checkout with a working tree",
             found="a bare repository",
+            remedy="clone it, and name the clone",
+        )
+    if inside.stdout.endswith(b"false\n"):
+        return Refused(
+            f"{where} is not inside a working tree",
+            expected="a checkout with a working tree",
+            found="a Git directory",
+            remedy="name the folder of the checkout itself",
         )
     if git.call("rev-parse", "--verify", "--quiet", "HEAD^{commit}").returncode != 0:
         return Refused(

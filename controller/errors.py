@@ -14,6 +14,7 @@ class ControllerError(Exception):
 
     word: ClassVar[str] = "BLOCKED"
     exit_code: ClassVar[int] = 1
+    usual_remedy: ClassVar[str] = "resolve what was found, then run the command again"
 
     def __init__(
         self,
@@ -29,7 +30,7 @@ class ControllerError(Exception):
         self.detail = dict(detail or {})
         self.expected = expected
         self.found = found
-        self.remedy = remedy
+        self.remedy = remedy or self.usual_remedy
 
     def body(self) -> dict[str, Any]:
         """The response's JSON object; keys that are not known are absent."""
@@ -41,6 +42,7 @@ class Refused(ControllerError):
     """The request is not legal now: bad argument, wrong state, missing proof."""
 
     word = "REFUSED"
+    usual_remedy = "repeat the command with what is expected"
 
 
 class Blocked(ControllerError):
@@ -53,12 +55,14 @@ class Ambiguous(ControllerError):
     """More than one (or no exact) candidate: attempts, jobs, runs."""
 
     word = "AMBIGUOUS"
+    usual_remedy = "name exactly one of them"
 
 
 class NotFound(ControllerError):
     """Discovery found nothing."""
 
     word = "NOT_FOUND"
+    usual_remedy = "check the name and CE_WORK_RUNS_ROOT"
 
 
 class Interrupted(ControllerError):
@@ -72,3 +76,4 @@ class Unreadable(ControllerError):
 
     word = "UNREADABLE"
     exit_code = 4
+    usual_remedy = "see who changed it and put it back as it was"

@@ -68,7 +68,7 @@ def refuse(error: ControllerError, unit_id: str | None = None) -> int:
     else:
         _print(error.word, {**error.body(), "next": _next(unit_id)})
     hints = [f"{name} {value}" for name, value in (("expected", error.expected), ("found", error.found)) if value]
-    text = "; ".join([error.message, *hints, *([f"to do: {error.remedy}"] if error.remedy else [])])
+    text = "; ".join([error.message, *hints, f"to do: {error.remedy}"])
     line = " ".join(text.split())[:4000]
     sys.stderr.write(f"unit-workspace: {line}\n".encode("utf-8", "backslashreplace").decode())
     return error.exit_code

@@ -165,7 +165,8 @@ def reading(run_id: str) -> Iterator[OpenRun]:
 
 def read_directory(directory: Path) -> OpenRun:
     """A run for reading, by its directory."""
-    run_root.require_private(directory / run_root.MANIFEST)
+    for name in (run_root.MANIFEST, "manifest.lock"):
+        run_root.require_private(directory / name)
     try:
         found = journal.read(directory / run_root.JOURNAL)
     except FileNotFoundError:

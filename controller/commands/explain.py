@@ -77,20 +77,29 @@ _SHOWN = 5
 def explain(*, text: str) -> Answer:
     """Explain a status word, a unit state, a process state, or the text of a refusal (a whole line will do)."""
     line = _message(text)
-    word = line.upper().replace("-", "_")
+    found = _word(line) or _state(line) if line.isupper() else _state(line) or _word(line)
+    return found or _refusal(line)
+
+
+def _word(text: str) -> Answer | None:
+    word = text.upper().replace("-", "_")
     for cls in ControllerError.__subclasses__():
         if cls.word == word:
             meaning = " ".join((cls.__doc__ or "").split())
             return _answer(word, "word", exit_code=cls.exit_code, meaning=meaning)
     if word in SUCCESS_WORDS:
         return _answer(word, "word", exit_code=0, meaning=SUCCESS_WORDS[word])
-    state = line.lower().replace("_", "-")
+    return None
+
+
+def _state(text: str) -> Answer | None:
+    """`committed` is a state, `COMMITTED` the word that an answer begins with."""
+    state = text.lower().replace("_", "-")
     if state in UNIT_STATES:
-        commands = list(machine.triggers(state))
-        return _answer(state, "unit state", meaning=UNIT_STATES[state], commands=commands)
+        return _answer(state, "unit state", meaning=UNIT_STATES[state], commands=list(machine.triggers(state)))
     if state in PROCESS_STATES:
         return _answer(state, "process state", meaning=PROCESS_STATES[state])
-    return _refusal(line)
+    return None
 
 
 def _answer(subject: str, kind: str, **more: Any) -> Answer:

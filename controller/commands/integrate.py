@@ -236,7 +236,7 @@ class _Transaction:
             detail=detail,
             expected=failure.expected,
             found=failure.found,
-            remedy=f"{failure.remedy or 'resolve it'}; then run `resume --run-id`",
+            remedy=f"{failure.remedy}; then run `resume --run-id`",
         )
         try:
             transaction.record_blocker(self.run, kind, self.unit_id, stuck, reason)

@@ -212,7 +212,7 @@ def _stuck(run: OpenRun, holder: str, reason: str, body: dict[str, Any], failure
         detail={**body, "reason": reason, "retain_integration_lock": True},
         expected=failure.expected,
         found=failure.found,
-        remedy=f"{failure.remedy or 'put branch and HEAD back'}; then run `resume --run-id`",
+        remedy=f"{failure.remedy}; then run `resume --run-id`",
     )
     transaction.record_blocker(run, r.RunVerificationRestoreBlocked, holder, stuck, reason)
     return stuck

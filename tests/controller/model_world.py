@@ -265,7 +265,7 @@ class World(QuickHost):
         assert unit.job_dir is not None
         self.log.append(f"job of {unit.name}: {word}, result {result}")
         prepared = self.prepared[unit.name]
-        changes: dict[str, Any] = {
+        results: dict[str, dict[str, Any]] = {
             "wrong-route": {"actual_route": "claude"},
             "blocked": {"terminal_status": "blocked", "summary": "cannot"},
             "scope": {
@@ -273,9 +273,9 @@ class World(QuickHost):
                 "scope_expansion": {"requested_paths": ["more"], "reason": "needed"},
             },
             "oversize": {"summary": "x" * (6 << 20)},
-        }.get(result, {})
+        }
         if result != "none":
-            self.write_result(prepared, **changes)
+            self.write_result(prepared, **results.get(result, {}))
         if result == "bad-json":
             (Path(prepared["result_dir"]) / "implementation-result.json").write_text('{"terminal_status": ')
         if result == "ignored-output":

@@ -37,12 +37,13 @@ def require_form(reply: Reply) -> Reply:
     if reply.code == 0:
         assert reply.stderr == "", repr(reply)
     else:
-        assert re.fullmatch(r"unit-workspace: [^\n]+\n", reply.stderr), repr(reply)
+        assert re.fullmatch(r"unit-workspace: [^\n]+; to do: [^\n]+\n", reply.stderr), repr(reply)
     if reply.word == "UNREADABLE":
         assert len(reply.lines) == 1
         return reply
     assert len(reply.lines) == 2, repr(reply)
     assert reply.lines[1] == json.dumps(reply.body, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
+    assert reply.code == 0 or reply.body["remedy"], repr(reply)
     steps = reply.body["next"]
     assert isinstance(steps, list)
     assert all(isinstance(argv, list) and argv and all(isinstance(word, str) for word in argv) for argv in steps)

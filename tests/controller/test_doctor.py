@@ -133,7 +133,7 @@ def test_an_empty_machine_is_healthy_and_stays_empty(tmp_path: Path, lane: Lane)
     assert not host.runs.exists()
 
 
-# --- private state ------------------------------------------------------------------------------------------------------
+# --- private state ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_what_killed_commands_left_in_the_runs_root_is_removed(host: QuickHost) 
     mended_by_fix(host, one(host, "leftover"))
 
 
-# --- locks --------------------------------------------------------------------------------------------------------------
+# --- locks -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_lock_that_a_killed_host_holds_is_a_finding_that_resume_mends(host: QuickHost) -> None:
@@ -264,7 +264,7 @@ def test_the_index_lock_of_our_own_killed_command_is_taken_by_resume(host: Quick
     assert not (git_dir / "index.lock").exists()
 
 
-# --- interrupted commands -----------------------------------------------------------------------------------------------
+# --- interrupted commands --------------------------------------------------------------------------------------------
 
 
 def test_a_killed_verification_is_a_finding_that_resume_mends(host: QuickHost) -> None:
@@ -320,7 +320,7 @@ def test_a_failed_plan_wide_verification_is_open_until_one_passes(host: QuickHos
     doctor(host).expect("HEALTHY")
 
 
-# --- the repository -----------------------------------------------------------------------------------------------------
+# --- the repository --------------------------------------------------------------------------------------------------
 
 
 def test_a_workspace_that_no_unit_needs_is_removed_and_no_other(host: QuickHost) -> None:
@@ -402,7 +402,7 @@ def test_a_repository_that_is_gone_is_a_finding_while_work_is_open(host: QuickHo
     doctor(host).expect("HEALTHY")
 
 
-# --- processes ----------------------------------------------------------------------------------------------------------
+# --- processes -------------------------------------------------------------------------------------------------------
 
 
 def _marker(host: QuickHost) -> str:

@@ -122,7 +122,7 @@ def _dispatch(scene: Scene, name: str, unit: dict[str, Any]) -> str:
     if not unit["workspace"]["registered"]:
         return _prepare(scene, name, len(unit["attempts"]))
     request = _request(unit)
-    job = f"job-{name}-{request['attempt_id']}"
+    job = scene.job_name(name, request["attempt_id"])
     if not (scene.run_dir() / "jobs" / job).exists():
         scene.write_job(request)
     reply = scene.authorize(request, job)

@@ -147,7 +147,9 @@ def leftovers(scene: Scene) -> list[str]:
         for name in names:
             if name.startswith((".tmp-", "index.work", "index-")) or name == "transport.stream":
                 problems.append(f"leftovers: {os.path.relpath(os.path.join(folder, name), scene.runs)}")
-    problems += [f"leftovers: {name}" for name in os.listdir(scene.base / "tmp")]
+    # A killed adapter cannot take its scratch folder with it, and nothing records where it was.
+    temporary = (name for name in os.listdir(scene.base / "tmp") if not name.startswith("ce-work-adapter-"))
+    problems += [f"leftovers: {name}" for name in temporary]
     problems += [f"leftovers: {name}" for name in os.listdir(scene.runs) if name.startswith(".tmp-")]
     units = scene.run_dir() / "units"
     problems += [f"leftovers: units/{name}" for name in os.listdir(units)]

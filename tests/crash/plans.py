@@ -156,8 +156,43 @@ class Short(Counting):
         return True
 
 
+class Cut(Counting):
+    """A power cut at the `number`-th fsync of the journal: everything ends, and the bytes not synced yet are lost.
+
+    `what` is left of them: `none`, `half`, or `zeros` (the file has its new size, its new blocks were never written).
+    """
+
+    def __init__(self, what: str, number: int) -> None:
+        super().__init__()
+        self.what = what
+        self.number = number
+        self.torn = 0
+        self._synced: int | None = None
+
+    def matches(self, watch: Watch, call: Call) -> bool:
+        """Syncs of the journal."""
+        return call.name == "fsync" and syscalls.target(call).endswith("/journal.jsonl")
+
+    def at(self, watch: Watch, call: Call) -> bool:
+        """End everything and take the bytes away."""
+        path = syscalls.target(call)
+        size = os.stat(path).st_size
+        synced = size if self._synced is None else self._synced
+        self._synced = size
+        if self.count != self.number:
+            return False
+        self.hit = watch.effect(call)
+        watch.keeper.kill_everything()
+        kept = synced + ((size - synced) // 2 if self.what == "half" else 0)
+        os.truncate(path, kept)
+        if self.what == "zeros":
+            os.truncate(path, size)
+        self.torn = os.stat(path).st_size - synced
+        return True
+
+
 def parse(text: str) -> Counting:
-    """A plan from its short form: `kill:tree:17`, `signal:SIGTERM:3`, `short:2`, `fail:ENOSPC:write:4[:lasting]`."""
+    """A plan from its short form: `kill:tree:17`, `signal:SIGTERM:3`, `short:2`, `fail:ENOSPC:write:4[:lasting]`, `cut:half:5`."""
     kind, *words = text.split(":")
     if kind == "kill":
         return Kill(int(words[1]), words[0])
@@ -165,6 +200,8 @@ def parse(text: str) -> Counting:
         return Interrupt(int(words[1]), signal.Signals[words[0]])
     if kind == "short":
         return Short(int(words[0]))
+    if kind == "cut":
+        return Cut(words[0], int(words[1]))
     code = int(getattr(errno, words[0]))
     return Fail(FAILING[words[1]], int(words[2]), code, lasting=words[3:] == ["lasting"])
 
@@ -183,7 +220,8 @@ FAULTS = (
     "fail:ENOSPC:write", "fail:ENOSPC:write:lasting", "fail:EIO:write", "fail:EIO:fsync", "fail:EIO:fsync:lasting",
     "fail:EMFILE:open", "fail:EROFS:create", "fail:EAGAIN:start", "short",
 )  # fmt: skip
-SERIES = (*KILLS, *SIGNALS, *FAULTS)
+CUTS = ("cut:none", "cut:half", "cut:zeros")
+SERIES = (*KILLS, *SIGNALS, *FAULTS, *CUTS)
 
 
 def at(series: str, number: int) -> str:

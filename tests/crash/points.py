@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from tests.crash import drive, invariants
-from tests.crash.plans import Counting
+from tests.crash.plans import Counting, Cut
 from tests.crash.room import Room
 from tests.crash.scenarios import SCENARIOS, Scenario
 from tests.crash.scene import Scene
@@ -131,6 +131,7 @@ class Bench:
             answer = done.stdout.decode("ascii", "replace").split("\n")[0]
             problems += self._answered(done.returncode, answer, done.stderr)
             if plan.hit is not None:
+                problems += self._verified(plan)
                 problems += self._recovered()
                 finished = self._end(problems)
         except AssertionError as fault:
@@ -157,6 +158,15 @@ class Bench:
         if code not in (0, 1, 4, -9):
             problems.append(f"exit {code}: {stderr!r}"[:500])
         return problems
+
+    def _verified(self, plan: Counting) -> list[str]:
+        """After a power cut: the journal opens, and what is torn is said."""
+        if not isinstance(plan, Cut):
+            return []
+        reply = self.scene.call("journal", "verify", "--run-id", "r1")
+        if reply.word == "JOURNAL_OK" and reply.body["torn_bytes"] == plan.torn:
+            return []
+        return [f"journal verify: {plan.torn} torn bytes, answer {reply!r}"[:600]]
 
     def _resume(self) -> Reply:
         return self.scene.call("resume", "--run-id", "r1")

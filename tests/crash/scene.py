@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -86,6 +87,15 @@ class Scene(Host):
         """One controller command."""
         del cwd
         return Reply(self.watched(self.controller(*args), env=env))
+
+    def job_name(self, unit: str, attempt: str) -> str:
+        """A job id that no other room uses at the same time: processes of a job are found by it, in all of the machine."""
+        return f"job-{unit}-{attempt}-{hashlib.sha256(os.fsencode(self.base)).hexdigest()[:8]}"
+
+    def write_job(self, prepared: dict[str, Any], *, run: str = "r1", job: str = "", **meta: Any) -> str:
+        """A job directory under a name of this room."""
+        name = job or self.job_name(prepared["unit_id"], prepared["attempt_id"])
+        return super().write_job(prepared, run=run, job=name, **meta)
 
     def shield(self, *names: str) -> None:
         """These folders of the units may change or go now; nothing looks at their identity any more."""

@@ -19,14 +19,14 @@ from tests.crash.pool import run, stop
 from tests.crash.scenarios import SCENARIOS
 from tests.crash.worker import Done, Task
 
-_KINDS = {"kills": plans.KILLS, "signals": plans.SIGNALS, "faults": plans.FAULTS}
+_KINDS = {"kills": plans.KILLS, "signals": plans.SIGNALS, "faults": plans.FAULTS, "cuts": plans.CUTS}
 
 
 def main() -> int:
     """Run what the command line asks for; 1 when a point failed."""
     parser = argparse.ArgumentParser(prog="crash-sweep", description=__doc__)
     parser.add_argument("--command", help="only this command (a row of the table), or one scenario by its name")
-    parser.add_argument("--kind", choices=sorted(_KINDS), help="only kills, signals or faults")
+    parser.add_argument("--kind", choices=sorted(_KINDS), help="only kills, signals, faults or power cuts")
     parser.add_argument("--plan", action="append", help="only these points, as printed: kill:tree:17")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seed", type=int, default=0)
@@ -102,7 +102,7 @@ class Table:
 
     def print(self, seconds: float) -> int:
         """The table; 1 when anything failed."""
-        kinds = ("kill", "signal", "fail", "short")
+        kinds = ("kill", "signal", "fail", "short", "cut")
         print(f"\n{'command':<22}{''.join(f'{kind:>9}' for kind in kinds)}{'points':>9}{'failed':>9}")
         for command in sorted(self._tried):
             row = self._tried[command]
