@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from controller.errors import Blocked, ControllerError, Refused
 from controller.run import OpenRun
 from controller.shadow import Shadow
 from controller.state import DONE, Unit
+
+_RUNNERS_OWN = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
 
 
 class WorkerBlocked(Blocked):
@@ -75,12 +78,16 @@ def _require_done(unit: Unit) -> None:
 
 
 def _require_no_process(unit: Unit) -> None:
-    """`BLOCKED` while a process of the job lives: it could change what is being pinned (stablyai/orca#10004)."""
+    """`BLOCKED` while a process of the job lives: it could change what is being pinned (stablyai/orca#10004).
+
+    It is known by the job id in its environment. Only an id of the runner's making is one of a kind: one that another
+    program chose may be that of another job, too.
+    """
     from runner.job import JOB_ID_VARIABLE
     from runner.process import marked
 
-    assert unit.attempt.job_id is not None
-    pids = sorted(identity.pid for identity in marked(JOB_ID_VARIABLE, unit.attempt.job_id))
+    job = unit.attempt.job_id or ""
+    pids = sorted(identity.pid for identity in marked(JOB_ID_VARIABLE, job)) if _RUNNERS_OWN.fullmatch(job) else []
     if pids:
         raise Blocked(
             f"the job of unit {unit.unit_id} is done but {len(pids)} process(es) of it still run",

@@ -63,7 +63,6 @@ class World(QuickHost):
         self.log: list[str] = []
         self.steps = 0
         self.failed = False
-        self.in_a_hurry = False  # on the way to a situation: nothing is looked at
         self.owed: dict[str, bytes] = {}
         self.undo: dict[str, tuple[bytes | None, str]] = {}
         self.before_apply: dict[str, Eye] = {}
@@ -345,8 +344,6 @@ class World(QuickHost):
         if command.name in ("integrate", "preflight") and unit is not None:
             command.conflict = self.conflicts(unit)
         argv = self.argv(command)
-        if self.in_a_hurry:
-            return self._hurry(command, argv)
         eye, journal, before = self.eye(), self.journal_bytes(), copy.deepcopy(self.model)
         running = (
             self.lane.start(self, *self._authorization(command.unit))
@@ -371,10 +368,10 @@ class World(QuickHost):
                 self.prepared[command.unit] = reply.body
         return reply
 
-    def _hurry(self, command: Command, argv: list[str]) -> Reply:
-        if command.name == "authorize-dispatch":
-            argv = self._authorization(command.unit)
-        reply = self.call(*argv)
+    def hurry(self, command: Command) -> Reply:
+        """Give a command without looking at anything but whether the model would have accepted it."""
+        authorize = command.name == "authorize-dispatch"
+        reply = self.call(*(self._authorization(command.unit) if authorize else self.argv(command)))
         self.tell(command, reply)
         assert (self.model.apply(command) is None) == (reply.code == 0), repr(reply)
         self._learn(command, reply)

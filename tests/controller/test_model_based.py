@@ -31,6 +31,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from tests.controller.model_finish import finish
 from tests.controller.model_server import Lane
 from tests.controller.model_units import Command, Unit
+from tests.controller.model_ways import WAYS
 from tests.controller.model_world import CHECKS, IGNORED, WORK, Crash, World
 
 COMMANDS = (
@@ -93,13 +94,23 @@ class Stories(RuleBasedStateMachine):
     def turn(self, seed: int) -> None:
         """A few of them do something. Hypothesis likes to repeat numbers, so that of the turn counts too."""
         self.turns += 1
+        if self.turns == 1:
+            self.begin(Random(f"{seed} {self.base.name}"))
         dice = Random(f"{seed} {self.turns} {self.base.name}")
-        for _ in range(5):
+        for _ in range(6):
             if self.world.fog is not None and dice.random() < 0.4:
                 self.resume(dice)
             else:
                 weights = [weight for weight, _ in self.actors]
                 dice.choices([actor for _, actor in self.actors], weights)[0](dice)
+
+    def begin(self, dice: Random) -> None:
+        """Stories begin early or late."""
+        way = dice.choice(WAYS)
+        self.world.log.append(f"--- {way.__name__}")
+        with self.world.explained():
+            way(self.world)
+        self.seen[f"beginning: {way.__name__}"] += 1
 
     # --- commands ---------------------------------------------------------------------------------------------------
 

@@ -152,7 +152,7 @@ def test_a_status_call_never_waits_for_a_verification_that_runs(tmp_path: Path) 
     desk.pending()
     child, go = desk.halted(desk.of("integrate", "--commit-message", "m"))
     try:
-        assert desk.state() == "integrated"
+        assert desk.recorded() == "integrated"
     finally:
         go.touch()
     desk.finish(child).expect("UNIT_COMMITTED")

@@ -21,6 +21,16 @@ import pytest
 
 from tests.controller.model_server import Lane
 from tests.controller.model_units import Command, Model
+from tests.controller.model_ways import (
+    applied,
+    claimed,
+    committed,
+    finished,
+    locked,
+    preserved,
+    three_units,
+    verified,
+)
 from tests.controller.model_world import RUN, World
 from tests.host import Reply
 
@@ -34,99 +44,6 @@ def lanes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Lane]]:
     yield made
     for lane in made:
         lane.close()
-
-
-# --- one run ---------------------------------------------------------------------------------------------------------
-
-
-def pending(world: World, name: str = "U1") -> None:
-    """A unit in `integration-pending`."""
-    dispatched(world, name)
-    done(world, name)
-    accepted(world, Command("terminalize", name))
-
-
-def dispatched(world: World, name: str) -> None:
-    """A unit in `authoring`."""
-    accepted(world, Command("prepare", name))
-    world.start_job(world.model.units[name])
-    accepted(world, Command("authorize-dispatch", name))
-
-
-def done(world: World, name: str, word: str = "done") -> None:
-    """The unit's job ends."""
-    unit = world.model.units[name]
-    world.work(unit)
-    world.end_work(unit, word, "good" if word == "done" else "none")
-
-
-def accepted(world: World, command: Command) -> Reply:
-    """A step on the way."""
-    reply = world.do(command)
-    assert reply is not None and reply.code == 0, repr(reply)
-    return reply
-
-
-def applied(world: World) -> None:
-    """A unit applied by hand."""
-    pending(world)
-    accepted(world, Command("integration-acquire", "U1"))
-    accepted(world, Command("preflight", "U1"))
-    world.pick(world.model.units["U1"])
-    accepted(world, Command("mark-applied", "U1"))
-
-
-def three_units(world: World) -> None:
-    """One unit to integrate, one to terminalize, one whose job failed."""
-    accepted(world, Command("prepare", "U3"))
-    world.start_job(world.model.units["U3"])
-    accepted(world, Command("record-job", "U3"))
-    done(world, "U3", "failed")
-    accepted(world, Command("sync-job", "U3"))
-    dispatched(world, "U2")
-    done(world, "U2")
-    pending(world)
-
-
-def locked(world: World) -> None:
-    """A unit under its lock, before its apply."""
-    pending(world)
-    accepted(world, Command("integration-acquire", "U1"))
-
-
-def verified(world: World) -> None:
-    """A unit that the host has verified and committed by hand."""
-    applied(world)
-    accepted(world, Command("mark-verified", "U1"))
-    world.commit_pick(world.model.units["U1"])
-
-
-def committed(world: World) -> None:
-    """A unit committed by hand, not cleaned up."""
-    verified(world)
-    accepted(world, Command("mark-committed", "U1"))
-
-
-def preserved(world: World) -> None:
-    """A unit whose verification failed."""
-    pending(world)
-    reply = world.do(Command("integrate", "U1", check="false"))
-    assert reply is not None and reply.word == "BLOCKED"
-
-
-def claimed(world: World) -> None:
-    """A unit that is implemented natively and committed."""
-    dispatched(world, "U1")
-    done(world, "U1", "failed")
-    accepted(world, Command("claim-fallback", "U1"))
-    world.write("keep.txt")
-    world.commit()
-
-
-def finished(world: World) -> None:
-    """A run whose one unit is committed."""
-    pending(world)
-    accepted(world, Command("integrate", "U1"))
 
 
 SITUATIONS: dict[str, tuple[Callable[[World], None], tuple[Command, ...]]] = {
@@ -275,7 +192,6 @@ def check_round(base: Path, lanes: Sequence[Lane], name: str, group: Sequence[in
     """One round: what the racers answered can be explained by some order, and the run is well."""
     world = World(base, lanes[0])
     prepare, commands = SITUATIONS[name]
-    world.in_a_hurry = True
     prepare(world)
     chosen = [copy.copy(commands[place]) for place in group]
     replies = race(world, lanes, chosen)

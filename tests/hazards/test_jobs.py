@@ -64,9 +64,12 @@ def test_an_agent_that_hangs_is_ended_with_all_its_descendants(agents: Agents, l
 
 def test_a_live_process_of_a_finished_job_keeps_its_work_from_being_pinned(run: Host) -> None:
     """Row 3: such a child once edited files after the gate had looked (launcher section 15 W2)."""
-    made = run.author()
-    workspace = made["workspace"]
-    child = subprocess.Popen(["sleep", "1000"], cwd=workspace, env={**run.env, "CE_PEER_JOB_ID": made["job_id"]})
+    made = run.prepare().expect("PREPARED").body
+    job = run.write_job(made, job=f"20260101T000000Z-{os.urandom(4).hex()}")
+    run.authorize(made, job).expect("AUTHORIZED")
+    run.write_result(made)
+    run.end_job(job, "done")
+    child = subprocess.Popen(["sleep", "1000"], cwd=made["workspace"], env={**run.env, "CE_PEER_JOB_ID": job})
     try:
         reply = terminalize(run).expect("BLOCKED")
         assert reply.body["pids"] == [child.pid]
