@@ -249,7 +249,7 @@ def _native(run: OpenRun, unit: Unit) -> list[Argv]:
         return [_marked(run, unit, "integration-release"), _do(run, "resume")]
     if unit.cleanup is None:
         running = unit.attempt.process_state == RUNNING
-        return [_do(run, "reap", "--unit-id", unit.unit_id)] if running else [abandon(run, unit)]
+        return [_do(run, "reap", "--unit-id", unit.unit_id)] if running else [abandon(run, unit), *_run(run)]
     return [] if unit.cleanup["artifact_cleanup"]["complete"] else [_do(run, "resume")]
 
 

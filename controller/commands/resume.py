@@ -349,7 +349,7 @@ class _Resumption:
                 detail={"unit_id": unit_id, "dirty_paths": list(seen.status.dirty)},
                 expected="the restored snapshot",
                 found="another state",
-                remedy="put your own changes aside, then `resume --run-id`",
+                remedy="put your own changes aside, then `resume --run-id`; or integration-release: it was restored",
             )
         integration_lock.release(run)
         self._resolve(unit_id)

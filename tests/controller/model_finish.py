@@ -129,4 +129,6 @@ def _at_rest(world: World) -> None:
     assert world.git("worktree", "list").count("\n") == 0, "a workspace is left registered"
     world.check()
     world.call("journal", "verify", "--run-id", RUN).expect("JOURNAL_OK")
-    world.call("doctor").expect("HEALTHY")
+    found = world.call("doctor").body["findings"]
+    # A plan-wide verification that failed stays open until one passes; not every story ends ready for one.
+    assert [finding for finding in found if finding["meaning"] != "plan-wide verification failed"] == []

@@ -172,8 +172,9 @@ class Desk(Host):
         return self.call(*self.of(command, *more, unit=unit, run=run)).expect(word)
 
     def state(self, unit: str = "U1", run: str = "r1") -> str:
-        """The unit's state as other programs read it."""
-        return str(self.unit(unit, run)["state"])
+        """The unit's state by the journal; the manifest is a transition behind when a command was killed."""
+        reply = self.call("status", "--run-id", run, "--unit-id", unit).expect("STATUS")
+        return str(reply.body["unit"]["state"])
 
     @property
     def blockers(self) -> list[dict[str, Any]]:

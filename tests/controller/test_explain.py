@@ -19,7 +19,7 @@ from tests.controller.model_server import Lane, QuickHost
 from tests.host import Reply
 
 ENTRIES = catalog.entries()
-FILLINGS = ("x", "/a/path with blanks", "7", "refs/heads/main; a; b: c", "…")
+FILLINGS = ("/a/path; with: blanks", "é")
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_every_refusal_in_the_code_is_explained(entry: Entry) -> None:
     for number, filling in enumerate(FILLINGS):
         message = entry.message
         while "…" in message:
-            message = message.replace("…", filling if filling != "…" else "é", 1)
+            message = message.replace("…", filling, 1)
         line = message if number % 2 else f"unit-workspace: {message}; expected one; found two; to do: three"
         found = refusals(line)
         assert entry.message in [item["message"] for item in found] or found[0]["message"] == message[:200], found
@@ -211,9 +211,11 @@ SPOKEN: dict[str, Callable[[QuickHost], Reply]] = {
 def test_a_line_that_was_really_printed_is_explained_by_the_word_that_came_with_it(host: QuickHost, name: str) -> None:
     reply = SPOKEN[name](host)
     assert reply.code in (1, 4), repr(reply)
-    answer = host.call("explain", reply.stderr.strip()).expect("EXPLAINED")
-    assert answer.body["kind"] == "refusal"
-    assert reply.word in [item["word"] for item in answer.body["refusals"]], repr(answer)
+    found = refusals(reply.stderr.strip())
+    assert reply.word in [item["word"] for item in found], found
+    if name == next(iter(SPOKEN)):
+        answer = host.call("explain", reply.stderr.strip()).expect("EXPLAINED")
+        assert answer.body["refusals"] == found
 
 
 # --- words and states ---------------------------------------------------------------------------------------------------

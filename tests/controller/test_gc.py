@@ -8,11 +8,10 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from controller import encoding, journal
+from controller import encoding, journal, lock
 from controller import records as r
 from tests.controller.model_server import Lane, QuickHost
 from tests.host import Reply
@@ -86,49 +85,54 @@ def test_a_huge_number_of_days_is_just_old(host: QuickHost) -> None:
     assert kept(gc(host, "--yes", days="1e300").expect("COLLECTED")) == {"r1": "not old enough"}
 
 
-Harm = Callable[[QuickHost], Any]
-UNFINISHED: dict[str, tuple[Harm, str]] = {
-    "a queued unit": (lambda host: host.prepare("U2", run="r2"), "unit U2 is queued"),
-    "a dispatched unit": (lambda host: _dispatch(host), "unit U2 is authoring"),
-    "an unintegrated transport": (lambda host: host.pending("U2", run="r2"), "unit U2 is integration-pending"),
-    "a held lock": (lambda host: _hold(host), "holds the integration lock for U2"),
-    "a restored unit": (
-        lambda host: (host.pending("U2", run="r2"), host.integrate("U2", ("false",), run="r2")),
-        "unit U2 is preserved",
-    ),
-    "no unit": (lambda host: None, "no plan-wide verification has passed"),
-    "an abandoned unit": (lambda host: _abandon(host), "no plan-wide verification has passed"),
-    "no verification": (
-        lambda host: (host.pending("U2", {"u2": "x\n"}, run="r2"), host.integrate("U2", run="r2")),
-        "no plan-wide verification has passed",
-    ),
+def _transport(host: QuickHost, run: str) -> str:
+    return str(host.pending("U2", {f"{run}.txt": "x\n"}, run=run)["commit"])
+
+
+def _dispatch(host: QuickHost, run: str) -> None:
+    prepared = host.prepare("U2", run=run).expect("PREPARED").body
+    host.authorize(prepared, host.write_job(prepared, run=run), run).expect("AUTHORIZED")
+
+
+def _restore(host: QuickHost, run: str) -> None:
+    _transport(host, run)
+    host.integrate("U2", ("false",), run=run).expect("BLOCKED")
+
+
+def _abandon(host: QuickHost, run: str) -> None:
+    more = ("--abandon", "--expect-transport", _transport(host, run))
+    host.call("cleanup", "--run-id", run, "--unit-id", "U2", *more).expect("CLEANED")
+
+
+def _hold(host: QuickHost, run: str) -> None:
+    _transport(host, run)
+    host.call("integration-acquire", "--run-id", run, "--unit-id", "U2").expect("ACQUIRED")
+
+
+def _commit(host: QuickHost, run: str) -> None:
+    _transport(host, run)
+    host.integrate("U2", run=run).expect("UNIT_COMMITTED")
+
+
+UNFINISHED: dict[str, tuple[Callable[[QuickHost, str], object], str]] = {
+    "unverified": (_commit, "no plan-wide verification has passed"),
+    "queued": (lambda host, run: host.prepare("U2", run=run), "unit U2 is queued"),
+    "dispatched": (_dispatch, "unit U2 is authoring"),
+    "pending": (_transport, "unit U2 is integration-pending"),
+    "restored": (_restore, "unit U2 is preserved"),
+    "abandoned": (_abandon, "no plan-wide verification has passed"),
+    "empty": (lambda host, run: None, "no plan-wide verification has passed"),
+    "locked": (_hold, "holds the integration lock for U2"),
 }
 
 
-def _dispatch(host: QuickHost) -> None:
-    prepared = host.prepare("U2", run="r2").expect("PREPARED").body
-    host.authorize(prepared, host.write_job(prepared, run="r2"), "r2").expect("AUTHORIZED")
-
-
-def _hold(host: QuickHost) -> None:
-    host.pending("U2", run="r2")
-    host.call("integration-acquire", "--run-id", "r2", "--unit-id", "U2").expect("ACQUIRED")
-
-
-def _abandon(host: QuickHost) -> None:
-    transport = host.pending("U2", run="r2")["commit"]
-    more = ("--abandon", "--expect-transport", transport)
-    host.call("cleanup", "--run-id", "r2", "--unit-id", "U2", *more).expect("CLEANED")
-
-
-@pytest.mark.parametrize("name", UNFINISHED)
-def test_unfinished_work_stays_however_old_it_is(host: QuickHost, name: str) -> None:
-    host.init("r2").expect("READY")
-    harm, phrase = UNFINISHED[name]
-    harm(host)
-    reply = gc(host)
-    assert [item["run_id"] for item in reply.body["runs"]] == ["r1"]
-    stays(host, phrase, "r2")
+def test_unfinished_work_stays_however_old_it_is(host: QuickHost) -> None:
+    for name, (harm, _) in UNFINISHED.items():
+        host.init(name).expect("READY")
+        harm(host, name)
+    assert [item["run_id"] for item in gc(host).body["runs"]] == ["r1"]
+    for name, (_, phrase) in UNFINISHED.items():
+        stays(host, phrase, name)
     assert not host.run_dir("r1").exists(), "the finished one has gone"
 
 
@@ -231,12 +235,12 @@ def test_a_run_that_got_new_work_between_looking_and_taking_stays(host: QuickHos
     """What was found is found again under the run's lock: here the work is recorded while gc waits for it."""
     other = Lane(tmp_path)
     try:
-        from controller import lock
-
-        with lock.held(host.runs / ".locks" / "runs.lock", wait=5, what="test"):
+        path = host.runs / ".locks" / "runs.lock"
+        with lock.held(path, wait=5, what="test"):
+            before = path.stat().st_ctime_ns
             running = other.start(host, "gc", "--older-than-days", "0", "--yes")
             deadline = time.monotonic() + 20
-            while not _waits(running.pid) and time.monotonic() < deadline:
+            while path.stat().st_ctime_ns == before and time.monotonic() < deadline:  # each try opens the file anew
                 time.sleep(0.01)
             writer, _ = journal.Writer.open(host.run_dir() / "journal.jsonl")
             data = r.LockIntent(nonce="0" * 48, path="x")
@@ -246,14 +250,6 @@ def test_a_run_that_got_new_work_between_looking_and_taking_stays(host: QuickHos
         assert host.run_dir().is_dir()
     finally:
         other.close()
-
-
-def _waits(pid: int) -> bool:
-    """Whether the process has the lock of the runs root open."""
-    try:
-        return any(os.readlink(link).endswith("/runs.lock") for link in Path(f"/proc/{pid}/fd").iterdir())
-    except OSError:
-        return False
 
 
 def test_a_killed_gc_leaves_no_half_run(host: QuickHost) -> None:

@@ -194,7 +194,8 @@ def test_a_writer_killed_at_any_moment_loses_no_acknowledged_record(path: Path) 
         acknowledged = [child.stdout.readline(), child.stdout.readline()]
         time.sleep(chance.random() * 0.03)
         child.send_signal(signal.SIGKILL)
-        acknowledged += child.communicate(timeout=30)[0].splitlines()
+        acknowledged += child.stdout.read().splitlines()  # not communicate: it loses what readline has buffered
+        child.wait(timeout=30)
         durable = [json.loads(line)["seq"] for line in acknowledged[1:] if line.endswith(("}", "\n"))]
         found = parse(path.read_bytes())
         assert found.records[-1].seq >= durable[-1] >= known

@@ -326,7 +326,7 @@ def tell(lane: Lane, folder: Path, stories: int, steps: int, *, always_the_same:
 
 def test_no_story_loses_bytes_or_ends_in_a_dead_end(lane: Lane, tmp_path: Path) -> None:
     """Whatever host, user, worker and SIGKILL do in whatever order, the promises hold and there is a way out."""
-    seen = tell(lane, tmp_path, 9, 30, always_the_same=True)
+    seen = tell(lane, tmp_path, 12, 6, always_the_same=True)
     assert seen["steps"] > 100 and seen["killed"] and seen["recoveries"]
 
 

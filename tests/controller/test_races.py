@@ -60,8 +60,6 @@ SITUATIONS: dict[str, tuple[Callable[[World], None], tuple[Command, ...]]] = {
             Command("cleanup --abandon", "U3"),
             Command("reap", "U3"),
             Command("sync-job", "U2"),
-            Command("prepare-again", "U1"),
-            Command("checkpoint-plan"),
             Command("verify-run"),
             Command("resume"),
         ),

@@ -5,6 +5,7 @@ I1 user bytes, I2 commits, I3 processes, I4 integration lock, I5 transports, I6 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -54,6 +55,35 @@ def user_bytes(scene: Scene, reference: Reference, *, rests: bool) -> list[str]:
         return []
     nearest = min((_difference(found, state) for state in states), key=lambda diff: len(str(diff)))
     return ["I1 user bytes: " + "; ".join(nearest)]
+
+
+def contents(scene: Scene) -> dict[bytes, str]:
+    """The bytes of every file that stands in the checkout, and where."""
+    found = {}
+    for folder, folders, names in os.walk(scene.repo):
+        if folder == str(scene.repo):
+            folders.remove(".git")
+        for name in names:
+            path = os.path.join(folder, name)
+            if not os.path.islink(path):
+                found[Path(path).read_bytes()] = os.path.relpath(path, scene.repo)
+    found.pop(b"", None)
+    return found
+
+
+def kept(scene: Scene, before: dict[bytes, str]) -> list[str]:
+    """I1: what stood in the checkout before `resume` stands there, is in Git, or was copied to `recovered/`."""
+    gone = {data: name for data, name in before.items() if data not in contents(scene)}
+    copies = {path.read_bytes() for path in scene.run_dir().glob("recovered/**/*") if path.is_file()}
+    problems = []
+    for data, name in gone.items():
+        if data not in copies:
+            oid = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+            if scene.git("cat-file", "-t", oid, check=False) != "blob":
+                problems.append(
+                    f"I1 bytes lost: {name} held {data[:60]!r}, now neither there, nor in Git, nor recovered"
+                )
+    return problems
 
 
 def commits(scene: Scene, reference: Reference) -> list[str]:

@@ -11,7 +11,7 @@ from tests.crash import syscalls
 from tests.crash.syscalls import Call
 from tests.crash.watch import Effect, Watch
 
-WHOM = ("alone", "tree", "actor")
+WHOM = ("alone", "tree", "actor", "rest")
 
 
 class Counting:
@@ -60,8 +60,8 @@ class Kill(Counting):
     """SIGKILL just before effect `number`.
 
     `alone`: only the command's own process; what it started goes on. `tree`: everything of it at once. `actor`: the
-    process that is about to do the effect (a git child, a supervisor); nothing happens when that is the command itself,
-    which `alone` covers.
+    process that is about to do the effect (a git child, a supervisor). `rest`: everything but that process, which goes
+    on. Nothing happens in the last two when that process is the command itself, which `alone` covers.
     """
 
     def __init__(self, number: int, whom: str) -> None:
@@ -71,12 +71,15 @@ class Kill(Counting):
 
     def at(self, watch: Watch, call: Call) -> bool:
         """Kill when it is this one."""
-        if self.count != self.number or (self.whom == "actor" and call.pid == watch.root):
+        if self.count != self.number or (self.whom in ("actor", "rest") and call.pid == watch.root):
             return False
         self.hit = watch.effect(call)
         if self.whom == "tree":
             watch.keeper.kill_everything()
             return True
+        if self.whom == "rest":
+            watch.keeper.kill_everything(but=call.pid)
+            return False
         victim = watch.root if self.whom == "alone" else call.pid
         watch.keeper.kill(victim)
         return victim == call.pid

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from tests.crash import drive, invariants
-from tests.crash.plans import Counting, Cut
+from tests.crash.plans import Counting, Cut, Interrupt
 from tests.crash.room import Room
 from tests.crash.scenarios import SCENARIOS, Scenario
 from tests.crash.scene import Scene
@@ -47,6 +47,7 @@ class Bench:
         assert keeper.settle(5.0), keeper.survivors()
         self._kept = (self._copied(), self.scene.env.copy())
         self.room.save()
+        self._word = ""
         self._ends: dict[str, tuple[str, ...]] = {}
         self.reference = invariants.Reference()
         self.effects = self._undisturbed()
@@ -75,6 +76,7 @@ class Bench:
         count = Counting()
         done = self._run(count)
         assert b"Traceback" not in done.stderr, done.stderr.decode()
+        self._word = done.stdout.decode("ascii", "replace").split("\n")[0]
         reference.pass_by(scene)
         for _ in range(2):
             self._reap()
@@ -129,7 +131,7 @@ class Bench:
         try:
             done = self._run(plan)
             answer = done.stdout.decode("ascii", "replace").split("\n")[0]
-            problems += self._answered(done.returncode, answer, done.stderr)
+            problems += self._answered(plan, done.returncode, answer, done.stderr)
             if plan.hit is not None:
                 problems += self._verified(plan)
                 problems += self._recovered()
@@ -147,7 +149,8 @@ class Bench:
         if self.scenario.command in deletes and self.scenario.name not in needs_identity:
             self.scene.shield()
 
-    def _answered(self, code: int, word: str, stderr: bytes) -> list[str]:
+    def _answered(self, plan: Counting, code: int, word: str, stderr: bytes) -> list[str]:
+        """A killed command says nothing; every other one a word, an interrupted one the right word."""
         problems = []
         if self.argv[3] != "controller":
             return ["traceback: " + stderr.decode("utf-8", "replace")[-1200:]] if b"Traceback" in stderr else []
@@ -157,6 +160,8 @@ class Bench:
             problems.append(f"no word: exit {code}, {word!r}, {stderr!r}"[:500])
         if code not in (0, 1, 4, -9):
             problems.append(f"exit {code}: {stderr!r}"[:500])
+        if isinstance(plan, Interrupt) and plan.hit is not None and word not in (self._word, "INTERRUPTED"):
+            problems.append(f"answer to {plan.signum.name}: {word}, neither INTERRUPTED nor {self._word}")
         return problems
 
     def _verified(self, plan: Counting) -> list[str]:
@@ -174,6 +179,8 @@ class Bench:
     def _recovered(self) -> list[str]:
         """`resume` twice, and everything that must hold then."""
         scene, reference = self.scene, self.reference
+        # Where something still runs, it may yet finish what it is writing.
+        stood = invariants.contents(scene) if scene.keeper.settle(0.0) else {}
         first = self._resume()
         allowed = ("RESUMED",) if scene.run_dir().exists() else ("NOT_FOUND",)
         problems = [] if first.word in allowed else [f"first resume: {first!r}"[:1500]]
@@ -193,6 +200,7 @@ class Bench:
             problems.append(f"I6 second resume: journal grew by {grown[:800]}")
         problems += invariants.processes(scene)
         problems += invariants.user_bytes(scene, reference, rests=True)
+        problems += invariants.kept(scene, stood)
         problems += invariants.commits(scene, reference)
         problems += invariants.locks(scene)
         problems += invariants.transports(scene)

@@ -258,6 +258,14 @@ def abandon_transport(scene: Scene) -> list[str]:
 
 
 @scenario("cleanup --abandon")
+def abandon_packed_transport(scene: Scene) -> list[str]:
+    """The user's `git gc` has packed the transport's reference."""
+    argv = abandon_transport(scene)
+    scene.git("pack-refs", "--all", "--prune")
+    return argv
+
+
+@scenario("cleanup --abandon")
 def abandon_undispatched(scene: Scene) -> list[str]:
     """The unit was prepared and never dispatched."""
     _prepared(scene)

@@ -185,10 +185,10 @@ class Keeper:
             found.append(b" ".join(words).decode("utf-8", "replace")[:200])
         return found
 
-    def kill_everything(self) -> None:
-        """SIGKILL to every process below us, at once."""
+    def kill_everything(self, but: int | None = None) -> None:
+        """SIGKILL to every process below us, at once; `but`: one that is left."""
         me = os.getpid()
-        while found := descendants(me):
+        while found := [identity for identity in descendants(me) if identity.pid != but]:
             for identity in found:
                 self.kill(identity.pid)
             self._reap()

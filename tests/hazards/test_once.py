@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from tests.hazards.support import kill, records, resume, start_integrate, terminalize, until
+from tests.hazards.support import case, kill, records, resume, start_integrate, terminalize, until
 from tests.host import Host
 
 
@@ -39,15 +39,25 @@ def test_a_commit_made_before_the_record_of_it_is_found_and_never_made_again(run
 
 
 def test_a_commit_of_somebody_else_is_never_taken_for_the_units(run: Host) -> None:
+    """Neither another tree on the same parent, nor the same tree as a merge."""
     run.pending("U1", {"f": "unit\n"})
     _applied(run, verified=True)
-    (run.repo / "extra").write_text("not verified\n")
-    run.git("add", "extra")
-    run.git("commit", "-qm", "with something unverified")
-    made = run.head
-    resume(run).expect("BLOCKED")
-    assert run.head == made
-    assert run.unit()["state"] == "verified"
+    base, tree = run.head, run.git("write-tree")
+    side = run.git("commit-tree", f"{base}^{{tree}}", "-m", "side")
+    other = run.git("hash-object", "-w", "-t", "tree", "--stdin")
+    for commit in (
+        run.git("commit-tree", tree, "-p", base, "-p", side, "-m", "a merge"),
+        run.git("commit-tree", tree, "-m", "a root"),
+        run.git("commit-tree", other, "-p", base, "-m", "another tree"),
+    ):
+        with case(run.git("log", "-1", "--format=%s", commit)):
+            run.git("update-ref", "HEAD", commit)
+            resume(run).expect("BLOCKED")
+            assert run.head == commit
+            assert run.unit()["state"] == "verified"
+    run.git("update-ref", "HEAD", base)
+    resume(run).expect("RESUMED")
+    assert run.git("status", "--porcelain") == ""
 
 
 def test_a_restart_in_the_middle_never_resets_what_was_done(run: Host) -> None:

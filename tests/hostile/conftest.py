@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from tests.hazards.conftest import bare_host, host
@@ -9,6 +13,14 @@ from tests.hazards.support import Trap
 from tests.host import Host
 
 __all__ = ["bare_host", "host", "trap"]
+
+
+@pytest.fixture(autouse=True)
+def no_abyss(tmp_path: Path) -> Iterator[None]:
+    """Folders too deep for Python's own removal would break the clean-up of every later pytest of this user."""
+    yield
+    for folder in tmp_path.glob("runs/*/units/*/*/d"):
+        subprocess.run(["rm", "-rf", str(folder)], check=True)
 
 
 @pytest.fixture
