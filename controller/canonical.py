@@ -61,10 +61,12 @@ def apply_tree(run: OpenRun, pre_fold: Snapshot, index_copy: str, index_sha256: 
             )
         work, git = _working_index(run, Path(index_copy))
         args = ("read-tree", "-m", "-u", pre_fold.head_tree, tree)
-        if git.call(*args, timeout=3600.0).returncode != 0:
+        done = git.call(*args, timeout=3600.0)
+        if done.returncode != 0:
             # It refuses a file that was touched and not changed since git last looked (an undone edit): let it look.
             git.call("update-index", "-q", "--refresh", timeout=3600.0)
-            git.run(*args, timeout=3600.0)
+            if git.call(*args, timeout=3600.0).returncode != 0:
+                raise git.failure(args, done)  # the first one's reason: after a full disk the second finds its rubble
         if not work.exists():
             raise Blocked("git read-tree wrote no index")
         held.install(work)

@@ -74,7 +74,12 @@ def start_command(run: OpenRun, unit: Unit) -> Argv:
 
 def _unit(run: OpenRun, unit: Unit) -> list[Argv]:
     attempt = unit.attempt
+    if unit.cleanup_intent is not None:
+        return [_do(run, "resume")]
     if attempt.fallback.claimed is not None and attempt.fallback.completed is None:
+        lock = run.state.lock
+        if lock is not None and lock.unit_id == unit.unit_id:
+            return [_marked(run, unit, "integration-release"), _do(run, "resume")]
         return [
             _do(
                 run,
@@ -89,8 +94,6 @@ def _unit(run: OpenRun, unit: Unit) -> list[Argv]:
                 "<summary>",
             )
         ]
-    if unit.cleanup_intent is not None:
-        return [_do(run, "resume")]
     steps: dict[str, Callable[[OpenRun, Unit], list[Argv]]] = {
         "queued": _queued,
         "authoring": _authoring,

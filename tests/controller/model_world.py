@@ -224,7 +224,6 @@ class World(QuickHost):
     def pick(self, unit: Unit) -> None:
         """The host applies the transport by hand."""
         self.log.append(f"host cherry-picks {unit.name}")
-        self.before_apply[unit.name] = self.eye()
         self.git("cherry-pick", "--no-commit", self.unit(unit.name)["transport"]["commit"])
         unit.picked = True
 
@@ -422,6 +421,8 @@ class World(QuickHost):
         if reply.code == 0 and command.name in ("prepare", "prepare-retry"):
             self.prepared[command.unit] = reply.body
             self.model.units[command.unit].paths = frozenset(WORK[command.unit])
+        if command.name == "preflight" and reply.code == 0:
+            self.before_apply[command.unit] = self.eye()
         if command.name == "integration-acquire" and reply.code == 0:
             self.token = reply.body["lock_token"]
         if command.name == "integrate" and self.model.committed:
@@ -440,7 +441,7 @@ class World(QuickHost):
             assert self.git("rev-parse", f"{unit.canonical}^@") == unit.pre
             assert self.git("status", "--porcelain", "-uall") == ""
         elif self.model.restored:
-            applied = [name for name in self.model.restored if before.units[name].picked]
+            applied = [name for name in self.model.restored if before.lock == name]
             expected = self.before_apply[applied[0]] if applied else eye
             assert self._but_ignored(now) == self._but_ignored(expected), "the restoration is not exact"
             assert {k: v for k, v in now["files"].items() if k in IGNORED} == {

@@ -165,7 +165,6 @@ def test_a_disk_that_is_full_before_a_command_changes_nothing(small: Desk) -> No
         desk.of("prepare", "--base", "HEAD", "--packet", str(desk.base / "packet"), unit="U2"),
         desk.of("integration-acquire"),
         [*desk.of("integrate", "--commit-message", "m"), "--", "true"],
-        desk.of("cleanup", "--abandon", "--expect-transport", desk.unit()["transport"]["commit"]),
     ):
         reply = desk.call(*args)
         assert reply.word == "BLOCKED", (args, reply)

@@ -235,13 +235,9 @@ def test_a_run_that_got_new_work_between_looking_and_taking_stays(host: QuickHos
     """What was found is found again under the run's lock: here the work is recorded while gc waits for it."""
     other = Lane(tmp_path)
     try:
-        path = host.runs / ".locks" / "runs.lock"
-        with lock.held(path, wait=5, what="test"):
-            before = path.stat().st_ctime_ns
+        with lock.held(host.runs / ".locks" / "runs.lock", wait=5, what="test"):
             running = other.start(host, "gc", "--older-than-days", "0", "--yes")
-            deadline = time.monotonic() + 20
-            while path.stat().st_ctime_ns == before and time.monotonic() < deadline:  # each try opens the file anew
-                time.sleep(0.01)
+            _until_it_waits(running.pid)
             writer, _ = journal.Writer.open(host.run_dir() / "journal.jsonl")
             data = r.LockIntent(nonce="0" * 48, path="x")
             writer.append(data.kind, "U1", "attempt-1", encoding.storable(data))
@@ -250,6 +246,16 @@ def test_a_run_that_got_new_work_between_looking_and_taking_stays(host: QuickHos
         assert host.run_dir().is_dir()
     finally:
         other.close()
+
+
+def _until_it_waits(pid: int) -> None:
+    """A command that tries a lock again and again falls asleep again and again."""
+    status = Path(f"/proc/{pid}/status")
+    sleeps: list[str] = []
+    deadline = time.monotonic() + 5
+    while len(set(sleeps[-4:])) < 4 and time.monotonic() < deadline:
+        sleeps += [line for line in status.read_text().splitlines() if line.startswith("voluntary_ctxt")]
+        time.sleep(0.04)
 
 
 def test_a_killed_gc_leaves_no_half_run(host: QuickHost) -> None:
