@@ -15,31 +15,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests import lane
+from tests.lane import ROOT as ROOT
+from tests.reply import Reply as Reply
+
 BINDING = {"mode": "prefer", "target": "codex", "model": None, "source": "test"}
 EGRESS = {"route": "codex", "intermediaries": []}
-
-
-class Reply:
-    """What a command answered."""
-
-    def __init__(self, done: subprocess.CompletedProcess[bytes]) -> None:
-        lines = done.stdout.decode("ascii").splitlines()
-        self.code = done.returncode
-        self.word = lines[0] if lines else ""
-        self.body: dict[str, Any] = json.loads(lines[1]) if len(lines) > 1 else {}
-        self.lines = lines
-        self.stderr = done.stderr.decode("utf-8", "replace")
-        assert "Traceback" not in self.stderr, self.stderr
-        assert len(lines) <= 2, lines
-
-    def __repr__(self) -> str:
-        return f"{self.word} ({self.code}) {json.dumps(self.body)[:1500]} {self.stderr}"
-
-    def expect(self, word: str) -> Reply:
-        """This reply, if it has the word."""
-        assert self.word == word, repr(self)
-        return self
 
 
 class Host:
@@ -117,7 +98,13 @@ class Host:
     # --- the controller ---------------------------------------------------------------------------------------------
 
     def call(self, *args: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> Reply:
-        """One controller command as a process of its own."""
+        """One controller command as a process of its own, forked from one that has loaded the controller.
+
+        With an environment that Python, the loader or the locale reads at a start, it is started anew.
+        """
+        names = {*self.env, *(env or {})} - {"PYTHONDONTWRITEBYTECODE"}
+        if not any(name.startswith(("PYTHON", "LD_", "LC_", "LANG")) for name in names):
+            return lane.shared().start(self, *args, env=env, cwd=cwd).reply()
         done = subprocess.run(
             [sys.executable, "-P", "-m", "controller", *args],
             cwd=cwd or self.base,

@@ -19,7 +19,7 @@ from controller import (
 from controller import records as r
 from controller.answer import Answer
 from controller.arguments import require_bounded
-from controller.errors import Blocked, ControllerError, Refused
+from controller.errors import Blocked, ControllerError, Interrupted, Refused
 from controller.run import OpenRun, changing
 from controller.shapes import Snapshot
 
@@ -264,8 +264,11 @@ class _Transaction:
             },
         )
 
-    def _post_commit(self, error: ControllerError) -> Blocked:
+    def _post_commit(self, error: ControllerError) -> ControllerError:
         made = run_commit(self.run, self.unit_id)
+        if isinstance(error, Interrupted):
+            error.detail.update({"unit_id": self.unit_id, "canonical_commit": made})
+            return error
         stuck = Blocked(
             FINALIZATION,
             detail={

@@ -43,6 +43,7 @@ class Unit:
     pre: str | None = None
     picked: bool = False
     driver: str = ""
+    ran: bool = False  # whether a verification has run since the preflight
     made: str | None = None  # the host's own commit of exactly what was verified
     canonical: str | None = None
     cleaned: bool = False
@@ -283,6 +284,7 @@ class Model:
         self._holds(command)
         self._applicable(unit, command)
         unit.state, unit.pre, unit.picked, unit.driver = "integration-pending", self.facts.head, False, "manual"
+        unit.ran = False
 
     def _mark_applied(self, command: Command) -> None:
         unit = self._holds(command)
@@ -340,13 +342,16 @@ class Model:
             need(self.lock is None, "the lock is held")
             self._applicable(unit, command)
             unit.pre, unit.driver = self.facts.head, "integrate"
+        unit.ran = True
         if command.check in GOOD_CHECKS:
             self.committed = True
             unit.state, unit.picked, unit.canonical, self.lock = "cleaned", False, "new", None
             unit.cleaned, unit.abandoned = True, False
             return
         if command.check == "moves-head":
-            unit.state, unit.picked, unit.driver, self.lock = "integrated", False, "integrate", unit.name
+            # Of a verified unit it has committed exactly what was verified, which is as good as the host's commit.
+            unit.state = "verified" if unit.state == "verified" else "integrated"
+            unit.picked, self.lock = False, unit.name
             raise Refused("the verification moved HEAD")
         unit.state, unit.picked, unit.made, self.lock = "preserved", False, None, None
         self.restored.add(unit.name)
@@ -460,7 +465,7 @@ class Model:
                 self._confirm(unit)
                 self._finalize(unit)
             else:
-                self._put_back(unit, anything=unit.driver == "integrate")
+                self._put_back(unit, anything=unit.ran)
                 self.lock = None
         elif unit.state == "preserved" and own:
             need(self.facts.on_branch and self.facts.clean and self.facts.head == unit.pre, "not the pre-fold state")

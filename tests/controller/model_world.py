@@ -20,9 +20,10 @@ from typing import Any
 
 from controller import machine
 from controller.transport import ref_name
-from tests.controller.model_server import Lane, QuickHost
 from tests.controller.model_units import TERMINAL, Command, Facts, Model, Unit
+from tests.controller.quick import QuickHost
 from tests.host import Reply
+from tests.lane import Lane
 
 RUN = "r1"
 FILES = {
@@ -362,7 +363,7 @@ class World(QuickHost):
                 why = self.model.apply(command)
                 assert (reply.code == 0) == (why is None), f"{command}: the model says {why or 'accept'}; {reply}"
                 self._learn(command, reply)
-                self._settle(command, reply, before, eye, journal)
+                self._settle(command, before, eye)
             elif command.name == "prepare" and reply.code == 0:
                 self.prepared[command.unit] = reply.body
         return reply
@@ -425,14 +426,18 @@ class World(QuickHost):
             self.before_apply[command.unit] = self.eye()
         if command.name == "integration-acquire" and reply.code == 0:
             self.token = reply.body["lock_token"]
+        if command.check == "moves-head" and self.model.units[command.unit].state == "verified":
+            self.model.units[command.unit].made = self.head
         if command.name == "integrate" and self.model.committed:
             self.model.units[command.unit].canonical = reply.body["canonical_commit"]["commit"]
         self._advanced(self.git("rev-parse", "refs/heads/main"))
 
     # --- invariants ---------------------------------------------------------------------------------------------------
 
-    def _settle(self, command: Command, reply: Reply, before: Model, eye: Eye, journal: bytes) -> None:
-        self._legal(command, before, journal)
+    def _settle(self, command: Command, before: Model, eye: Eye) -> None:
+        if command.name == "integrate" and before.lock is None:
+            self.before_apply[command.unit] = eye
+        self._legal(command, before)
         self._compare()
         now = self.eye()
         if self.model.committed:
@@ -459,7 +464,7 @@ class World(QuickHost):
         for name in [name for name in self.undo if name not in self.model.facts.dirt and name not in IGNORED]:
             self._take_back(name)
 
-    def _legal(self, command: Command, before: Model, journal: bytes) -> None:
+    def _legal(self, command: Command, before: Model) -> None:
         """The table of the product allows every move that was made, by this very command."""
         trigger = command.name.removesuffix("-again").removesuffix("-retry")
         for name, unit in self.manifest(RUN)["units"].items():

@@ -70,6 +70,7 @@ def main(base: Path) -> None:
             os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             time.sleep(0.01)
+    time.sleep(0.05)  # the kernel tells starts apart by 10 ms, and no real machine recycles a pid within that
     bystanders = [_take_pid(pid) for pid in sorted(pids)]
     host.call("resume", "--run-id", "r1").expect("RESUMED")
     kinds = [json.loads(line)["kind"] for line in (host.run_dir() / "journal.jsonl").read_bytes().splitlines()]

@@ -21,8 +21,9 @@ from controller import git_lock
 from controller.survivors import MARKER
 from controller.transport import ref_name
 from runner.job import JOB_ID_VARIABLE
-from tests.controller.model_server import Lane, QuickHost
+from tests.controller.quick import QuickHost
 from tests.host import Reply
+from tests.lane import Lane
 
 RUNNER_ID = "20260101T000000Z-"
 

@@ -15,8 +15,9 @@ from controller.catalog import Entry
 from controller.commands.explain import PROCESS_STATES, SUCCESS_WORDS, UNIT_STATES, explain
 from controller.errors import ControllerError, Refused
 from runner.verdict import State
-from tests.controller.model_server import Lane, QuickHost
+from tests.controller.quick import QuickHost
 from tests.host import Reply
+from tests.lane import Lane
 
 ENTRIES = catalog.entries()
 FILLINGS = ("/a/path; with: blanks", "é")

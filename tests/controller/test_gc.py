@@ -13,8 +13,9 @@ import pytest
 
 from controller import encoding, journal, lock
 from controller import records as r
-from tests.controller.model_server import Lane, QuickHost
+from tests.controller.quick import QuickHost
 from tests.host import Reply
+from tests.lane import Lane
 
 
 @pytest.fixture(scope="module")

@@ -29,10 +29,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from tests.controller.model_finish import finish
-from tests.controller.model_server import Lane
 from tests.controller.model_units import Command, Unit
 from tests.controller.model_ways import WAYS
 from tests.controller.model_world import CHECKS, IGNORED, WORK, Crash, World
+from tests.lane import Lane
 
 COMMANDS = (
     "checkpoint-plan",
@@ -80,12 +80,12 @@ class Stories(RuleBasedStateMachine):
         self.turns = 0
         self.actors: list[tuple[int, Callable[[Random], None]]] = [
             (50, self.sensible_command),
-            (10, self.any_command),
+            (16, self.any_command),
             (30, self.runner_and_worker),
             (20, self.by_hand),
             (3, self.resume),
-            (4, self.user_edits),
-            (8, self.user_tidies_up),
+            (6, self.user_edits),
+            (9, self.user_tidies_up),
             (3, self.user_commits),
             (3, self.user_switches_branches),
         ]
@@ -248,7 +248,11 @@ class Stories(RuleBasedStateMachine):
         if dice.random() < 0.2:
             self.world.delete(dice.choice(TRACKED))
         else:
-            self.world.write(dice.choice([*TRACKED, *UNTRACKED, *IGNORED]), stage=dice.random() < 0.4)
+            applied = [name for unit in self.world.model.units.values() if unit.pre for name in WORK[unit.name]]
+            names = applied if applied and dice.random() < 0.5 else [*TRACKED, *UNTRACKED, *IGNORED]
+            self.world.write(dice.choice(names), stage=dice.random() < 0.4)
+            if names is applied and self.world.model.lock and dice.random() < 0.5:
+                self.give(Command("restore", self.world.model.lock))
 
     def user_tidies_up(self, dice: Random) -> None:
         """The checkout is as the user found it."""
@@ -326,7 +330,7 @@ def tell(lane: Lane, folder: Path, stories: int, steps: int, *, always_the_same:
 
 def test_no_story_loses_bytes_or_ends_in_a_dead_end(lane: Lane, tmp_path: Path) -> None:
     """Whatever host, user, worker and SIGKILL do in whatever order, the promises hold and there is a way out."""
-    seen = tell(lane, tmp_path, 12, 6, always_the_same=True)
+    seen = tell(lane, tmp_path, 20, 5, always_the_same=True)
     assert seen["steps"] > 100 and seen["killed"] and seen["recoveries"]
 
 

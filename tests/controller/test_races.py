@@ -19,7 +19,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.controller.model_server import Lane
 from tests.controller.model_units import Command, Model
 from tests.controller.model_ways import (
     applied,
@@ -33,6 +32,7 @@ from tests.controller.model_ways import (
 )
 from tests.controller.model_world import RUN, World
 from tests.host import Reply
+from tests.lane import Lane
 
 AT_ONCE = 5
 

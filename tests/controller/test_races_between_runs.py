@@ -22,8 +22,9 @@ from controller import records as r
 from controller.shapes import Identity
 from controller.survivors import MARKER
 from runner.process import boot_id, identify
-from tests.controller.model_server import Lane, QuickHost
+from tests.controller.quick import QuickHost
 from tests.host import ROOT, Reply
+from tests.lane import Lane
 
 
 @pytest.fixture(scope="module")

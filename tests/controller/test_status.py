@@ -70,7 +70,7 @@ def _detached(desk: Desk) -> None:
 
 
 def _replaced(desk: Desk) -> None:
-    _delete(desk)
+    _move(desk)  # kept, because a file system may give a new folder the inode of a deleted one
     desk.make_repo()
 
 

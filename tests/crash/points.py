@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 
 from tests.crash import drive, invariants
+from tests.crash.catalogue import SCENARIOS
 from tests.crash.plans import Counting, Cut, Interrupt
 from tests.crash.room import Room
-from tests.crash.scenarios import SCENARIOS, Scenario
+from tests.crash.scenarios import Scenario
 from tests.crash.scene import Scene
 from tests.crash.watch import Keeper
 from tests.host import Reply

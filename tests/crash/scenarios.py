@@ -529,7 +529,7 @@ def resume_verifying(scene: Scene) -> list[str]:
 @scenario("resume")
 def resume_half_committed(scene: Scene) -> list[str]:
     """Killed while the branch moved."""
-    interrupt(scene, integrate_success, "git", "rename", 1, "refs/heads/main")
+    interrupt(scene, integrate_success, "python", "rename", 1, "refs/heads/main")
     return _resume(scene)
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.crash.scenarios import SCENARIOS as SCENARIOS
 from tests.crash.scenarios import begin, interrupt, scenario
 from tests.crash.scene import Scene, small_work
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import FrameType
 
 from tests.crash import plans, syscalls
+from tests.crash.catalogue import SCENARIOS
 from tests.crash.points import Result
 from tests.crash.pool import run, stop
-from tests.crash.scenarios import SCENARIOS
 from tests.crash.worker import Done, Task
 
 _KINDS = {"kills": plans.KILLS, "signals": plans.SIGNALS, "faults": plans.FAULTS, "cuts": plans.CUTS}

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.crash import plans, syscalls
+from tests.crash.catalogue import SCENARIOS
 from tests.crash.points import Result
 from tests.crash.pool import run
-from tests.crash.scenarios import SCENARIOS
 from tests.crash.worker import Done, Task
 
 SEED = int(os.environ.get("CRASH_SEED", "0"))

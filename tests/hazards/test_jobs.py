@@ -128,6 +128,7 @@ def gone(pid):
             break
     return not os.path.exists(f"/proc/{{pid}}")
 until(lambda: gone(supervisor) and gone(child), "both pids are free")
+time.sleep(0.05)  # the kernel tells starts apart by 10 ms
 bystanders = []
 for wanted in (supervisor, child):
     Path("/proc/sys/kernel/ns_last_pid").write_text(str(wanted - 1))
@@ -177,8 +178,7 @@ def test_a_worker_that_cannot_write_to_git_is_never_taken_for_blocked(agents: Ag
 
 QUIET_FAILURES = {
     "no output at all": "exit 0",
-    "a timeout that exits 0": "echo 'print timeout reached' >&2; exit 0",
-    "success in words only": "echo 'All done. SUCCESS'; exit 0",
+    "success in words only": "echo 'print timeout reached' >&2; echo 'All done. SUCCESS'; exit 0",
     "half an answer": 'echo "$answer" | cut -c -40; exit 0',
     "an answer before it dies": 'echo "$answer"; kill -9 $$',
     "a flag that an update removed": "echo \"error: unexpected argument '--full-auto' found\" >&2; exit 2",
@@ -194,8 +194,6 @@ def test_an_agent_that_failed_quietly_is_never_taken_for_success(agents: Agents,
     assert agents.host.unit()["transport"]["commit"] is None
     assert reply.body["process_state"] == word
     assert _receipt(agents.host).get("failure_reason") or word == "died-without-result"
-    fallback = agents.host.call("claim-fallback", "--run-id", "r1", "--unit-id", "U1", "--caller-mode", "headless")
-    assert fallback.word in ("FALLBACK_AUTHORIZED", "BLOCKED", "REFUSED")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import shutil
 import time
 from pathlib import Path
 
+from controller.transport import ref_name
 from tests.hazards.support import abandon, case, resume, terminalize, worktrees
 from tests.host import Host
 
@@ -58,20 +59,22 @@ def test_a_lock_of_packed_refs_after_the_commit_never_makes_a_second_one(run: Ho
 
 
 def test_a_contended_config_lock_never_leaves_a_branch_or_half_a_worktree(run: Host) -> None:
-    """Row 16: a workspace is detached, so that nothing is written to the configuration."""
+    """Row 16: a workspace is detached, so that nothing is written to the configuration. Row 7: others' stay."""
+    theirs = run.base / "theirs"
+    run.git("worktree", "add", "-q", "--detach", str(theirs))
+    run.git("worktree", "lock", str(theirs))
+    shutil.rmtree(theirs)
     path = _foreign(run, "config.lock")
     run.pending()
     run.integrate().expect("UNIT_COMMITTED")
     assert run.git("for-each-ref", "--format=%(refname)", "refs/heads") == "refs/heads/main"
     assert path.read_text() == "not yours"
+    assert worktrees(run) == [str(theirs)]
 
 
 def test_a_lock_on_the_transports_ref_is_named_and_waited_out(run: Host) -> None:
-    run.pending()
-    ref = run.unit()["transport"]["ref"]
-    abandon(run).expect("CLEANED")
-    run.author("U1", None, "--attempt-id", "attempt-2")
-    path = _foreign(run, ref + ".lock")
+    run.author()
+    path = _foreign(run, ref_name("r1", "U1") + ".lock")
     assert str(path) in terminalize(run).expect("BLOCKED").stderr
     path.unlink()
     terminalize(run).expect("INTEGRATION_PENDING")
@@ -140,12 +143,3 @@ def test_a_workspace_that_was_deleted_blocks_and_can_be_given_up(run: Host) -> N
     assert worktrees(run) == []
     run.pending("U1", {"again": "again\n"}, "--attempt-id", "attempt-2")
     run.integrate().expect("UNIT_COMMITTED")
-
-
-def test_worktrees_of_other_people_are_never_touched(run: Host) -> None:
-    run.git("worktree", "add", "-q", "--detach", str(run.base / "theirs"))
-    run.git("worktree", "lock", str(run.base / "theirs"))
-    shutil.rmtree(run.base / "theirs")
-    run.pending()
-    run.integrate().expect("UNIT_COMMITTED")
-    assert worktrees(run) == [str(run.base / "theirs")]

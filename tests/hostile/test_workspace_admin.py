@@ -144,8 +144,12 @@ def test_a_workspace_that_is_no_longer_what_was_prepared_is_never_pinned(run: Ho
 @pytest.mark.parametrize("way", ["a repository of its own", "a link", "no registration"])
 def test_a_workspace_that_is_no_longer_what_was_prepared_can_be_given_up(run: Host, trap: Trap, way: str) -> None:
     outcome(run, trap, lambda workspace: BLOCKED[way][0](run, trap, workspace)).expect("BLOCKED")
-    give_up(run, trap)
+    if way == "a repository of its own":
+        give_up(run, trap)
+    else:
+        abandon(run).expect("CLEANED")
     assert worktrees(run) == []
+    assert not (run.run_dir() / "units/U1").exists()
 
 
 def test_a_registration_that_makes_git_wait_for_ever_is_refused_by_name(run: Host, trap: Trap) -> None:
@@ -183,6 +187,12 @@ def _committed_otherwise(host: Host, trap: Trap, workspace: Path) -> None:
     worker(host, "git", "commit", "-qam", "worker again", cwd=workspace)
 
 
+def _all_at_once(host: Host, trap: Trap, workspace: Path) -> None:
+    _committed_otherwise(host, trap, workspace)
+    _staged_otherwise(host, trap, workspace)
+    _bits(host, trap, workspace)
+
+
 def _lying_clock(host: Host, trap: Trap, workspace: Path) -> None:
     """W10: the same size and time stamp, with a configuration that looks at nothing else."""
     for name, value in (("core.trustctime", "false"), ("core.checkStat", "minimal"), ("core.ignoreStat", "true")):
@@ -211,10 +221,8 @@ def _fake_common_directory(host: Host, trap: Trap, workspace: Path) -> None:
 
 
 PENDING: dict[str, Work] = {
-    "index bits": _bits,
+    "index, bits and commits that differ": _all_at_once,
     "a garbage index": _garbage_index,
-    "an index that differs": _staged_otherwise,
-    "commits that differ": _committed_otherwise,
     "time stamps that lie": _lying_clock,
     "a configuration of the worktree": _config_of_its_own,
     "a common directory of its own": _fake_common_directory,
@@ -256,8 +264,7 @@ def test_a_workspace_given_away_to_others_is_refused_and_goes_on_when_it_is_priv
     reply = outcome(run, trap, lambda workspace: workspace.chmod(0o777)).expect("UNREADABLE")
     assert "0777" in reply.stderr
     (run.run_dir() / "units/U1/workspace").chmod(0o700)
-    terminalize(run)
-    give_up(run, trap)
+    terminalize(run).expect("INTEGRATION_PENDING")
 
 
 def test_a_workspace_swapped_for_a_link_is_never_followed(run: Host, trap: Trap) -> None:
@@ -270,5 +277,5 @@ def test_a_workspace_swapped_for_a_link_is_never_followed(run: Host, trap: Trap)
         workspace.symlink_to(precious)
 
     assert outcome(run, trap, work).word in ("BLOCKED", "UNREADABLE")
-    give_up(run, trap)
+    abandon(run).expect("CLEANED")
     assert (precious / "keep").read_text() == "keep\n"

@@ -1,28 +1,36 @@
 """The real controller as one process a command, without paying its imports every time.
 
-`python -m tests.controller.model_server` has loaded the controller and forks for each request; the child runs the
-command as `python -m controller` would, and can be killed at any moment. `Lane` is the test's side: one command at a
-time; two lanes run two commands at once.
+`python -m tests.lane` has loaded the controller and forks for each request; the child runs the command as
+`python -m controller` would, and can be killed at any moment. `Lane` is the test's side: one command at a time; two
+lanes run two commands at once. `shared` is the one that every `Host` of this process uses.
 """
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import json
 import os
 import pkgutil
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.process import ProcessIdentity, descendants, identify, is_alive
-from tests.host import ROOT, Host, Reply
+from tests.reply import Reply
+
+if TYPE_CHECKING:
+    from tests.host import Host
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 class Running:
@@ -64,7 +72,10 @@ class Running:
     def reply(self) -> Reply:
         """Its answer."""
         code = os.waitstatus_to_exitcode(self.wait())
-        return Reply(subprocess.CompletedProcess(self.argv, code, self._out.read_bytes(), self._err.read_bytes()))
+        out, err = (path.read_bytes() for path in (self._out, self._err))
+        for path in (self._out, self._err):
+            path.unlink()
+        return Reply(subprocess.CompletedProcess(self.argv, code, out, err))
 
 
 class Lane:
@@ -74,7 +85,7 @@ class Lane:
         self._base = base
         self._count = 0
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "tests.controller.model_server"],
+            [sys.executable, "-P", "-m", "tests.lane"],
             env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
             cwd=base,
             stdin=subprocess.PIPE,
@@ -83,13 +94,16 @@ class Lane:
         )
 
     def start(self, host: Host, *argv: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> Running:
-        """Start a command of this host."""
+        """Start a command of this host, with the umask of now."""
         self._count += 1
         out, err = self._base / f"{self._count}.out", self._base / f"{self._count}.err"
+        mask = os.umask(0)
+        os.umask(mask)
         request = {
             "argv": argv,
             "env": {**host.env, "PYTHONPATH": str(ROOT), **(env or {})},
             "cwd": str(cwd or host.base),
+            "umask": mask,
             "out": str(out),
             "err": str(err),
         }
@@ -122,21 +136,17 @@ class Lane:
         self._process.stdout.close()
 
 
-class QuickHost(Host):
-    """A host whose controller commands run in a lane."""
+_shared: list[Lane] = []
 
-    def __init__(self, base: Path, lane: Lane) -> None:
-        super().__init__(base)
-        self.lane = lane
 
-    def call(self, *args: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> Reply:
-        """One controller command as a process of its own."""
-        return self.lane.start(self, *args, env=env, cwd=cwd).reply()
-
-    def write_job(self, prepared: dict[str, Any], *, run: str = "r1", job: str = "", **meta: Any) -> str:
-        """As `Host.write_job`, with an id that no other job on this machine has: processes are known by it."""
-        name = job or f"{prepared['unit_id']}-{prepared['attempt_id']}-{os.urandom(4).hex()}"
-        return super().write_job(prepared, run=run, job=name, **meta)
+def shared() -> Lane:
+    """The lane of this test process."""
+    if not _shared:
+        base = Path(tempfile.mkdtemp(prefix="lane-"))
+        _shared.append(Lane(base))
+        atexit.register(shutil.rmtree, base, ignore_errors=True)
+        atexit.register(_shared[0].close)
+    return _shared[0]
 
 
 # --- the server's side ------------------------------------------------------------------------------------------------
@@ -169,6 +179,7 @@ def _child(main: Callable[[], None], request: dict[str, Any], inherited: tuple[i
         os.environ.clear()
         os.environ.update(request["env"])
         os.chdir(request["cwd"])
+        os.umask(request["umask"])
         sys.argv = ["unit-workspace", *request["argv"]]
         main()
         code = 0

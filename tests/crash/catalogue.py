@@ -1,0 +1,7 @@
+"""Every scenario by its name."""
+
+from __future__ import annotations
+
+from tests.crash import scenarios, scenarios_jobs
+
+SCENARIOS = {**scenarios.SCENARIOS, **scenarios_jobs.SCENARIOS}
