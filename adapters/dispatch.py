@@ -7,7 +7,6 @@ and, as long as the result directory is still ours, one result document.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -41,6 +40,7 @@ from adapters.redaction import load_redactor
 from adapters.results import Conclusion, Receipt
 from adapters.route_table import DEFAULT_EFFORT, ROUTES, Authorization
 from adapters.routes import Adapter, Call, Context, load
+from adapters.scratch import scratch_folder
 from runner.errors import Interrupted, RunnerError
 from runner.private import create_exclusive
 
@@ -121,7 +121,7 @@ class _Run:
         prompt = build_prompt(packet, receipt.redactor, adapter.prompt_note)
         posture = assessed.posture
         self._know(confinement=posture.kind, confinement_abi=posture.abi, resume=adapter.resume)
-        with _scratch(self._environ) as scratch:
+        with scratch_folder(self._environ) as scratch:
             prompt_file = scratch / "prompt"
             create_exclusive(prompt_file, prompt)
             stdin = prompt_file if adapter.prompt_on_stdin else None
@@ -212,22 +212,6 @@ class _Run:
 
     def _know(self, **facts: object) -> None:
         self._measured = msgspec.structs.replace(self._measured, **facts)
-
-
-@contextmanager
-def _scratch(environ: Mapping[str, str]) -> Iterator[Path]:
-    """A private directory for the prompt and the raw result, removed afterwards."""
-    base = environ.get("TMPDIR", "")
-    path = Path(base if os.path.isabs(base) else "/tmp", f"ce-work-adapter-{os.urandom(6).hex()}")
-    try:
-        os.mkdir(path, 0o700)
-        os.chmod(path, 0o700)
-    except OSError as error:
-        raise AdapterError(f"cannot create a private scratch directory {path}: {error.strerror}") from None
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _made(folder: Path) -> Path:

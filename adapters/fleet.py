@@ -144,8 +144,6 @@ def decide(
             notes += _escalation(task, resolution, effort, _settle(lower[0], route, config, models, strict=False))
         except Refusal as error:
             notes.append(f"{lower[0].place} is overridden, and is wrong: {error.message}")
-    if not ROUTES[route].built:
-        notes.append(f"route {route} has no adapter in this release")
     if task.network and route != "codex":
         notes.append(f"network is a switch of codex only; {route} ignores it")
     return Decision(

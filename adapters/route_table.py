@@ -24,8 +24,7 @@ class Route(msgspec.Struct, frozen=True):
 
     `intermediaries` are the third parties that see the packet on the way. `restriction_posture` says who
     holds the worker inside its workspace: the CLI's own kernel sandbox (`adapter-enforced`) or its good
-    will (`cooperative`). `built` is false for a route that is known but whose adapter is not part of this
-    release.
+    will (`cooperative`).
     """
 
     name: str
@@ -34,7 +33,6 @@ class Route(msgspec.Struct, frozen=True):
     intermediaries: tuple[str, ...]
     default_model: str
     restriction_posture: RestrictionPosture
-    built: bool
 
 
 def _table(*routes: Route) -> dict[str, Route]:
@@ -42,16 +40,16 @@ def _table(*routes: Route) -> dict[str, Route]:
 
 
 ROUTES: dict[str, Route] = _table(
-    Route("codex", "codex", "codex", (), "auto", "adapter-enforced", True),
-    Route("claude", "claude", "claude", (), "auto", "cooperative", True),
-    Route("grok-cli", "grok", "grok", (), "auto", "cooperative", True),
-    Route("cursor", "cursor", "cursor-agent", (), "auto", "adapter-enforced", True),
-    Route("composer", "composer", "cursor-agent", ("cursor",), "composer-2.5-fast", "adapter-enforced", True),
-    Route("grok-cursor", "grok", "cursor-agent", ("cursor",), "cursor-grok-4.6-high", "adapter-enforced", True),
-    Route("opencode", "opencode", "opencode", (), "auto", "cooperative", True),
-    Route("antigravity", "antigravity", "agy", (), "auto", "cooperative", True),
-    Route("devin", "devin", "devin", (), "auto", "cooperative", True),
-    Route("command", "command", "command", (), "auto", "cooperative", True),
+    Route("codex", "codex", "codex", (), "auto", "adapter-enforced"),
+    Route("claude", "claude", "claude", (), "auto", "cooperative"),
+    Route("grok-cli", "grok", "grok", (), "auto", "cooperative"),
+    Route("cursor", "cursor", "cursor-agent", (), "auto", "adapter-enforced"),
+    Route("composer", "composer", "cursor-agent", ("cursor",), "composer-2.5-fast", "adapter-enforced"),
+    Route("grok-cursor", "grok", "cursor-agent", ("cursor",), "cursor-grok-4.6-high", "adapter-enforced"),
+    Route("opencode", "opencode", "opencode", (), "auto", "cooperative"),
+    Route("antigravity", "antigravity", "agy", (), "auto", "cooperative"),
+    Route("devin", "devin", "devin", (), "auto", "cooperative"),
+    Route("command", "command", "command", (), "auto", "cooperative"),
 )
 """Every known route by name, in the order in which messages list them."""
 

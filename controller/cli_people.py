@@ -26,12 +26,16 @@ def doctor(**arguments: Any) -> None:
     answer(run, **arguments)
 
 
-@command("explain", click.argument("text"))
-def explain(**arguments: Any) -> None:
-    """What a word, a state or the text of a refusal means, and what to do."""
+@command("explain", click.argument("text", nargs=-1))
+def explain(text: tuple[str, ...]) -> None:
+    """What a word, a state or the text of a refusal means, and what to do; without TEXT, every word and state."""
     from controller.commands.explain import explain as run
+    from controller.commands.explain import vocabulary
 
-    answer(run, **arguments)
+    if text:
+        answer(run, text=" ".join(text))
+    else:
+        answer(vocabulary)
 
 
 @command(

@@ -69,6 +69,7 @@ class Interrupted(ControllerError):
     """The call was interrupted by a signal; `resume` continues."""
 
     word = "INTERRUPTED"
+    usual_remedy = "run `resume --run-id` to go on from the journal"
 
 
 class Unreadable(ControllerError):

@@ -30,6 +30,4 @@ def check() -> None:
     name = pending()
     if name is not None:
         _received.clear()
-        raise Interrupted(
-            f"interrupted by {name}", found=name, remedy="run `resume --run-id` to go on from the journal"
-        )
+        raise Interrupted(f"interrupted by {name}", found=name)

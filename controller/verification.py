@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import secrets
 import stat
 from collections.abc import Sequence
@@ -158,7 +159,8 @@ def _supervise(
             )
     except RunnerInterrupted as error:
         ended(None, False, 0)
-        raise Interrupted(str(error), remedy="run `resume --run-id` to go on from the journal") from None
+        name = signal.Signals(error.signum).name
+        raise Interrupted(f"interrupted by {name}", found=name) from None
     ended(outcome.exit_code, outcome.timed_out, len(outcome.survivors))
     return outcome
 

@@ -12,12 +12,9 @@ from typing import Literal
 
 import msgspec
 
-from adapters.errors import Unavailable
 from adapters.events import Event, Observed
 from adapters.failures import Rule
-from adapters.route_table import DEFAULT_EFFORT, ROUTES
-
-NOT_BUILT = "adapter not built yet"
+from adapters.route_table import DEFAULT_EFFORT
 
 
 class Context(msgspec.Struct, frozen=True):
@@ -115,9 +112,7 @@ class Adapter(msgspec.Struct, frozen=True):
 
 
 def load(name: str, context: Context) -> Adapter:
-    """The adapter of route `name`; raises `Unavailable` when it is not built or not configured here."""
-    if not ROUTES[name].built:
-        raise Unavailable(NOT_BUILT)
+    """The adapter of route `name`; raises `Unavailable` when it is not configured here."""
     module = importlib.import_module(f"adapters.routes.{name.replace('-', '_')}")
     adapter = module.adapter(context)
     if not isinstance(adapter, Adapter):

@@ -81,12 +81,31 @@ def explain(*, text: str) -> Answer:
     return found or _refusal(line)
 
 
+def vocabulary() -> Answer:
+    """Every word, unit state and process state with its meaning."""
+    refusals = {cls.word: _meaning(cls) for cls in ControllerError.__subclasses__()}
+    return Answer(
+        "EXPLAINED",
+        {
+            "subject": None,
+            "kind": "vocabulary",
+            "words": {**SUCCESS_WORDS, **refusals},
+            "unit_states": UNIT_STATES,
+            "process_states": PROCESS_STATES,
+        },
+    )
+
+
+def _meaning(cls: type[ControllerError]) -> str:
+    return " ".join((cls.__doc__ or "").split())
+
+
 def _word(text: str) -> Answer | None:
     word = text.upper().replace("-", "_")
     for cls in ControllerError.__subclasses__():
         if cls.word == word:
-            meaning = " ".join((cls.__doc__ or "").split())
-            return _answer(word, "word", exit_code=cls.exit_code, meaning=meaning)
+            to_do = f"read the line on standard error, which says what was found; usually: {cls.usual_remedy}"
+            return _answer(word, "word", exit_code=cls.exit_code, meaning=_meaning(cls), remedy=to_do)
     if word in SUCCESS_WORDS:
         return _answer(word, "word", exit_code=0, meaning=SUCCESS_WORDS[word])
     return None

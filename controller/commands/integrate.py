@@ -208,6 +208,8 @@ class _Transaction:
             return self._stuck(r.IntegrationReleaseBlocked, RELEASE_FAILED, "release", error, failure, extra)
         error.detail.update(extra)
         error.message += "; the checkout was restored exactly"
+        if isinstance(error, Interrupted):
+            error.remedy = "integrate the unit again when you are ready"
         return error
 
     def _stuck(

@@ -7,9 +7,11 @@ import shlex
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
+from adapters.scratch import scratch_folder
 from tests.adapters.support import Room, end_leftovers, finish, say, until, write_answer
 
 
@@ -24,6 +26,30 @@ def test_output_is_in_the_log_while_the_cli_runs_and_after_everything_was_killed
     assert not room.published
     for scratch in room.tmp.iterdir():  # What SIGKILL leaves: nobody was there to remove it.
         shutil.rmtree(scratch)
+
+
+def test_the_prompt_of_a_killed_call_is_removed_by_the_next_and_that_of_a_running_one_is_not(
+    room: Room, tmp_path: Path
+) -> None:
+    room.codex("echo working\nexec sleep 600")
+    process = room.start()
+    until(lambda: (room.result_dir / "adapter.log").exists() and b"working" in room.log, "it runs")
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "keep").write_text("keep")
+    (room.tmp / "ce-work-adapter-link").symlink_to(theirs)
+    (running,) = (path for path in room.tmp.iterdir() if not path.is_symlink())
+    with scratch_folder({"TMPDIR": str(room.tmp)}) as other:
+        assert (running / "prompt").exists()
+    assert not other.exists()
+    process.kill()
+    process.communicate(timeout=20)
+    until(lambda: end_leftovers(room) == [], "the CLI ends with its adapter")
+    assert (running / "prompt").exists()
+    with scratch_folder({"TMPDIR": str(room.tmp)}):
+        assert not running.exists()
+    assert (theirs / "keep").exists()
+    (room.tmp / "ce-work-adapter-link").unlink()
 
 
 def test_a_secret_cut_by_two_writes_is_not_in_the_log(room: Room) -> None:

@@ -106,10 +106,19 @@ def test_an_error_of_the_operating_system_says_what_to_do() -> None:
     assert (found[0]["word"], "free space" in found[0]["remedy"]) == ("BLOCKED", True)
 
 
+def test_without_a_text_every_word_and_state_is_listed_and_quotes_are_not_needed(host: QuickHost) -> None:
+    body = host.call("explain").expect("EXPLAINED").body
+    for kind in ("words", "unit_states", "process_states"):
+        for name, meaning in body[kind].items():
+            assert host.call("explain", name).expect("EXPLAINED").body["meaning"] == meaning
+    assert host.call("explain", "clean", "canonical", "checkout").body["refusals"][0]["word"] == "BLOCKED"
+
+
 def test_what_nobody_says_is_refused_with_what_comes_near(host: QuickHost) -> None:
     reply = host.call("explain", "requires a clean kanonical chekout").expect("REFUSED")
     assert "requires a clean canonical checkout" in reply.body["nearest"]
     host.call("explain", "").expect("REFUSED")
+    assert "nothing known" in host.call("explain", "zzz", "qqq").expect("REFUSED").stderr
     with pytest.raises(Refused):
         explain(text="zzz qqq")
 

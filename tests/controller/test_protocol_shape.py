@@ -125,7 +125,8 @@ def test_a_call_that_is_terminated_says_so_and_leaves_the_checkout_as_it_was(tmp
     child.send_signal(signal.SIGTERM)
     reply = desk.finish(child).expect("INTERRUPTED")
     assert reply.code == 1
-    assert "interrupted by" in reply.stderr
+    assert "interrupted by SIGTERM; the checkout was restored exactly" in reply.stderr
+    assert reply.body["remedy"] == "integrate the unit again when you are ready"
     assert desk.fingerprint() == before
     assert desk.state() == "preserved"
     assert desk.locks() == {}

@@ -177,7 +177,7 @@ def leftovers(scene: Scene) -> list[str]:
         for name in names:
             if name.startswith((".tmp-", "index.work", "index-")) or name == "transport.stream":
                 problems.append(f"leftovers: {os.path.relpath(os.path.join(folder, name), scene.runs)}")
-    # A killed adapter cannot take its scratch folder with it, and nothing records where it was.
+    # A killed adapter cannot take its scratch folder with it; the next call does.
     temporary = (name for name in os.listdir(scene.base / "tmp") if not name.startswith("ce-work-adapter-"))
     problems += [f"leftovers: {name}" for name in temporary]
     problems += [f"leftovers: {name}" for name in os.listdir(scene.runs) if name.startswith(".tmp-")]
