@@ -27,9 +27,9 @@ def _workspace_of(root: Path, gitdir: str) -> tuple[str, str, Path] | None:
         run_id, units, unit_id, last = workspace.relative_to(os.path.realpath(root)).parts
     except ValueError:
         return None
-    if (units, last) != ("units", "workspace") or run_id.startswith("."):
+    if units != "units" or not (last == "workspace" or worktree.is_draft(last)) or run_id.startswith("."):
         return None
-    return run_id, unit_id, root / run_id / units / unit_id / last
+    return run_id, unit_id, root / run_id / units / unit_id / "workspace"
 
 
 def _is_needed(state: Run, unit_id: str) -> bool:
@@ -46,6 +46,14 @@ def registrations(examined: Examined) -> Iterator[Finding]:
         except ControllerError as error:
             yield Finding("worktree", common, error.message, f"git -C {shlex.quote(common)} worktree list")
             continue
+        for path in worktree.emptied(common):
+            yield Finding(
+                "worktree",
+                str(path),
+                "an empty folder that a killed command left of a registration of ours",
+                fix(),
+                lambda common=common, path=path: _remove_emptied(examined.root, common, path),  # type: ignore[misc]
+            )
         for entry in entries:
             place = _workspace_of(examined.root, entry.gitdir)
             if place is None:
@@ -65,6 +73,12 @@ def registrations(examined: Examined) -> Iterator[Finding]:
                 fix(),
                 lambda common=common, place=place: _remove_workspace(examined.root, common, place),  # type: ignore[misc]
             )
+
+
+def _remove_emptied(root: Path, common: str, path: Path) -> None:
+    registry = lock.worktree_lock_path(root, common)
+    with lock.held(registry, wait=_LOCK_WAIT, what="the repository's worktree registry"):
+        worktree.remove_emptied(path)
 
 
 def _remove_workspace(root: Path, common: str, place: tuple[str, str, Path]) -> None:

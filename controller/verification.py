@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import signal
 import secrets
+import signal
 import stat
 from collections.abc import Sequence
 from pathlib import Path

@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from controller import run_root
 from controller.errors import Blocked, Unreadable
 from controller.git import Git
 from runner import private
+
+_OURS = re.compile(r"ce-work-[0-9a-f]{20}")
 
 
 class FileEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -158,6 +161,11 @@ def _admin(common_dir: str, workspace: Path) -> Path:
     return Path(common_dir) / "worktrees" / f"ce-work-{digest}"
 
 
+def is_draft(name: str) -> bool:
+    """Whether a folder beside a workspace is what `add` has begun."""
+    return _OURS.fullmatch(name) is not None
+
+
 def _lock_reason(workspace: Path) -> str:
     """Why `git worktree list` shows the workspace locked: nobody else may prune or remove it, also half-made."""
     return f"unit-workspace: run {workspace.parents[2].name}, unit {workspace.parent.name}"
@@ -181,12 +189,45 @@ def remove(git: Git, common_dir: str, workspace: Path) -> None:
                 remedy=f"git worktree unlock {workspace}",
             )
         admins.add(found)
-    for folder in (workspace, workspace.parent / _admin(common_dir, workspace).name, *admins):
+    for folder in (workspace, workspace.parent / _admin(common_dir, workspace).name):
         run_root.remove_tree(folder)
+    for admin in admins:
+        _unregister(admin)
     try:
         os.rmdir(Path(common_dir) / "worktrees")
     except OSError:
         pass
+
+
+def _unregister(admin: Path) -> None:
+    """`gitdir` goes last, so that a half-removed registration still says whose it is."""
+    with run_root.trusted():
+        if not admin.is_symlink() and admin.is_dir():
+            for entry in sorted(os.scandir(admin), key=lambda entry: entry.name):
+                if entry.is_dir(follow_symlinks=False):
+                    run_root.remove_tree(admin / entry.name)
+                elif entry.name != "gitdir":
+                    os.unlink(entry.path)
+    run_root.remove_tree(admin)
+
+
+def emptied(common_dir: str) -> list[Path]:
+    """What a kill leaves of a registration in its last moment: an empty folder under a name of ours."""
+    try:
+        names = sorted(os.listdir(Path(common_dir) / "worktrees"))
+    except OSError:
+        return []
+    paths = [Path(common_dir) / "worktrees" / name for name in names if _OURS.fullmatch(name)]
+    return [path for path in paths if not path.is_symlink() and path.is_dir() and not os.listdir(path)]
+
+
+def remove_emptied(path: Path) -> None:
+    """Remove one, if it is still empty. Under the worktree lock: `git worktree add` begins with such a folder."""
+    for folder in (path, path.parent):
+        try:
+            os.rmdir(folder)
+        except OSError:
+            return
 
 
 def walk(workspace: Path) -> list[FileEntry]:

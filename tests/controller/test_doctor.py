@@ -352,6 +352,25 @@ def test_the_registration_of_a_deleted_run_is_removed_but_not_one_that_somebody_
     assert str(workspaces[1]) in host.git("worktree", "list", "--porcelain")
 
 
+@pytest.mark.parametrize("left", ["an empty folder", "only gitdir", "half an add"])
+def test_what_a_kill_leaves_of_a_registration_is_removed(host: QuickHost, left: str) -> None:
+    host.init("r2").expect("READY")
+    host.prepare("U1", run="r2").expect("PREPARED")
+    shutil.rmtree(host.run_dir("r2"))
+    (admin,) = (host.repo / ".git/worktrees").iterdir()
+    draft = host.run_dir("r2") / "units/U1" / admin.name / ".git"
+    shutil.rmtree(admin)
+    admin.mkdir()
+    if left != "an empty folder":
+        (admin / "gitdir").write_text(f"{draft if left == 'half an add' else draft.parents[1] / 'workspace/.git'}\n")
+    foreign = admin.with_name("ce-work-users-own")
+    foreign.mkdir()
+    mended_by_fix(host, one(host, "worktree"))
+    assert list((host.repo / ".git/worktrees").iterdir()) == [foreign]
+    foreign.rmdir()
+    assert doctor(host).word == "HEALTHY"
+
+
 def test_a_removed_workspace_is_a_lost_attempt_that_can_be_abandoned(host: QuickHost) -> None:
     prepared = host.prepare("U1").expect("PREPARED").body
     shutil.rmtree(prepared["workspace"])

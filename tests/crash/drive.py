@@ -39,6 +39,12 @@ def step(scene: Scene) -> str:
         if reply.word != "READY":
             raise DeadEnd(f"init: {reply!r}")
         return "init"
+    if scene.notes.get("again"):
+        argv, words = scene.notes["again"].pop(0)
+        reply = scene.call(*argv)
+        if reply.word not in words:
+            raise DeadEnd(f"{' '.join(argv)}: {reply!r}")
+        return " ".join(argv)
     status = _call(scene, "STATUS", "status")
     if status["integration_lock"] is not None:
         raise DeadEnd(f"lock held after resume: {status['integration_lock']}")

@@ -180,7 +180,7 @@ def leftovers(scene: Scene) -> list[str]:
     # A killed adapter cannot take its scratch folder with it; the next call does.
     temporary = (name for name in os.listdir(scene.base / "tmp") if not name.startswith("ce-work-adapter-"))
     problems += [f"leftovers: {name}" for name in temporary]
-    problems += [f"leftovers: {name}" for name in os.listdir(scene.runs) if name.startswith(".tmp-")]
+    problems += [f"leftovers: {name}" for name in os.listdir(scene.runs) if name not in (".locks", "r0", "r1")]
     units = scene.run_dir() / "units"
     problems += [f"leftovers: units/{name}" for name in os.listdir(units)]
     return problems

@@ -253,7 +253,7 @@ def abandon_failed_job(scene: Scene) -> list[str]:
 @scenario("cleanup --abandon")
 def abandon_transport(scene: Scene) -> list[str]:
     """The attempt has a transport."""
-    commit = _pending(begin(scene))["commit"]
+    commit = pending(begin(scene))["commit"]
     return scene.controller("cleanup", "--run-id", "r1", "--unit-id", "U1", "--abandon", "--expect-transport", commit)
 
 
@@ -296,7 +296,7 @@ def complete_fallback(scene: Scene) -> list[str]:
 # --- the canonical transaction by hand ------------------------------------------------------------------------------
 
 
-def _pending(scene: Scene, unit: str = "U1") -> dict[str, Any]:
+def pending(scene: Scene, unit: str = "U1") -> dict[str, Any]:
     _ended(scene, "done", unit)
     reply = scene.call("terminalize", "--run-id", "r1", "--unit-id", unit).expect("INTEGRATION_PENDING")
     transport: dict[str, Any] = reply.body["transport"]
@@ -310,7 +310,7 @@ def _token(scene: Scene) -> list[str]:
 
 
 def _locked(scene: Scene) -> Scene:
-    _pending(begin(scene))
+    pending(begin(scene))
     scene.call("integration-acquire", "--run-id", "r1", "--unit-id", "U1").expect("ACQUIRED")
     return scene
 
@@ -318,7 +318,7 @@ def _locked(scene: Scene) -> Scene:
 @scenario("integration-acquire")
 def integration_acquire(scene: Scene) -> list[str]:
     """The lock is free."""
-    _pending(begin(scene))
+    pending(begin(scene))
     return scene.controller("integration-acquire", "--run-id", "r1", "--unit-id", "U1")
 
 
@@ -389,14 +389,14 @@ def _integrate(scene: Scene, *argv: str, unit: str = "U1") -> list[str]:
 @scenario("integrate")
 def integrate_success(scene: Scene) -> list[str]:
     """Verification passes."""
-    _pending(begin(scene))
+    pending(begin(scene))
     return _integrate(scene, "true")
 
 
 @scenario("integrate")
 def integrate_failing(scene: Scene) -> list[str]:
     """Verification fails after it wrote into the checkout and left a process behind."""
-    _pending(begin(scene))
+    pending(begin(scene))
     script = "echo dirt >> f; echo x > left; mkdir d; echo y > d/z; rm run.sh; (setsid sleep 30 &) ; exit 3"
     return _integrate(scene, "sh", "-c", script)
 
@@ -407,8 +407,8 @@ def integrate_merged(scene: Scene) -> list[str]:
     begin(scene)
     scene.notes["units"] = ["U1", "U2"]
     scene.work["U2"] = small_work
-    _pending(scene)
-    _pending(scene, "U2")
+    pending(scene)
+    pending(scene, "U2")
     scene.watched(_integrate(scene, "true"))
     scene.mark()
     return _integrate(scene, "true", unit="U2")
