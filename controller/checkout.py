@@ -153,12 +153,27 @@ def _diagnose(git: Git, revisions: tuple[str, ...]) -> Refused | Blocked:
     return Blocked(f"git rev-parse failed in {where}", remedy="run `git status` there and resolve what it reports")
 
 
-def operation_in_progress(git_dir: str) -> str | None:
-    """The name of a merge, rebase, cherry-pick, revert or bisect that is under way, or None. No process."""
+def operation_in_progress(git_dir: str, *, but_pick: str | None = None) -> str | None:
+    """The name of a merge, rebase, cherry-pick, revert or bisect that is under way, or None. No process.
+
+    `but_pick`: a commit whose cherry-pick does not count.
+    """
     for name in _SEQUENCER:
-        if os.path.lexists(os.path.join(git_dir, name)):
-            return name
+        path = os.path.join(git_dir, name)
+        if not os.path.lexists(path):
+            continue
+        if name == "CHERRY_PICK_HEAD" and but_pick is not None and _line(path) == but_pick:
+            continue
+        return name
     return None
+
+
+def _line(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.read(100).decode("ascii", "replace").strip()
+    except OSError:
+        return ""
 
 
 def status(git: Git) -> Status:
@@ -266,8 +281,8 @@ def _index_tree(git: Git, index: Path, scratch: Path) -> str:
         scratch.unlink(missing_ok=True)
 
 
-def validate(observation: Observation, repository: Repository, branch_ref: str) -> None:
-    """Repository validation of section 5: identity and branch are what the run recorded, else `Blocked`."""
+def require_same(observation: Observation, repository: Repository) -> None:
+    """`Blocked` when another repository stands where the run's did."""
     seen = observation.repository
     for field in ("toplevel", "git_dir", "common_dir", "common_dev", "common_ino", "identity_digest"):
         expected, found = getattr(repository, field), getattr(seen, field)
@@ -279,6 +294,11 @@ def validate(observation: Observation, repository: Repository, branch_ref: str) 
                 found=str(found),
                 remedy="put the repository back where it was, or start a new run there",
             )
+
+
+def validate(observation: Observation, repository: Repository, branch_ref: str) -> None:
+    """Repository validation of section 5: identity and branch are what the run recorded, else `Blocked`."""
+    require_same(observation, repository)
     if observation.branch_ref != branch_ref:
         raise Blocked(
             "the checkout is on another branch than the run recorded",

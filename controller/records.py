@@ -17,6 +17,7 @@ from controller.shapes import (
     Checkpoint,
     DispatchReceipt,
     ExpectedApply,
+    Folder,
     Identity,
     JsonObject,
     Packet,
@@ -256,13 +257,16 @@ class LockReleased(Data, frozen=True):
 
 @_kind("canonical-apply-intent")
 class ApplyIntent(Data, frozen=True):
-    """Preflight passed: the checkout's snapshot, and what the apply must produce. `driver`: who goes on from here."""
+    """Preflight passed: the checkout's snapshot, and what the apply must produce. `driver`: who goes on from here;
+    `folders`: those that exist above the changed paths.
+    """
 
     driver: str
     pre_fold: Snapshot
     expected_apply: ExpectedApply
     index_copy: str
     index_sha256: str
+    folders: tuple[Folder, ...] = ()
 
 
 @_kind("transport-applied")

@@ -65,6 +65,8 @@ class Refs:
         who = self._git.run("var", "GIT_COMMITTER_IDENT").strip()
         subject = " ".join(message.split()).encode("utf-8", "surrogateescape")
         entry = b"%s %s %s\t%s\n" % (old.encode(), new.encode(), who, subject)
+        with run_root.trusted():
+            os.makedirs((self._common / ref).parent, exist_ok=True)  # a packed branch needs no folder, its lock does
         with ExitStack() as locks:
             branch = locks.enter_context(git_lock.held(self._lock(ref), self._marker("ref")))
             locks.enter_context(git_lock.held(self._git_dir / "HEAD.lock", self._marker("head")))
@@ -84,7 +86,13 @@ class Refs:
         with run_root.trusted():
             head = self._git_dir / "HEAD"
             text = os.readlink(head) if head.is_symlink() else head.read_text("ascii", "replace")
-        return text.removeprefix("ref:").strip()
+        name = text.removeprefix("ref:").strip()
+        for _ in range(5):  # as deep as git follows
+            target = self.current(name)
+            if target is None or not target.startswith("ref:"):
+                break
+            name = target.removeprefix("ref:").strip()
+        return name
 
     def _append(self, log: Path, entry: bytes) -> None:
         """One line of a reference's log; a log that does not exist is begun unless the user wants none."""

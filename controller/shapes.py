@@ -123,6 +123,13 @@ class CanonicalCommit(msgspec.Struct, frozen=True):
     at: str
 
 
+class Folder(msgspec.Struct, frozen=True):
+    """A folder of the checkout with its permission bits."""
+
+    path: str
+    mode: int
+
+
 class Recovered(msgspec.Struct, frozen=True):
     """A file that a restore would have destroyed, copied to the run's `recovered/` first."""
 

@@ -17,6 +17,7 @@ from controller.shapes import (
     Checkpoint,
     DispatchReceipt,
     ExpectedApply,
+    Folder,
     Identity,
     JsonObject,
     Packet,
@@ -99,6 +100,7 @@ class Integration(msgspec.Struct, frozen=True):
     expected_apply: ExpectedApply | None = None
     index_copy: str | None = None
     index_sha256: str | None = None
+    folders: tuple[Folder, ...] = ()
     applied: Applied | None = None
     verification: Verification | None = None
     verification_failed: bool = False

@@ -223,6 +223,7 @@ def _apply_intent(run: Run, entry: Entry, data: r.ApplyIntent) -> Run:
         expected_apply=data.expected_apply,
         index_copy=data.index_copy,
         index_sha256=data.index_sha256,
+        folders=data.folders,
     )
     return with_unit(run, _unit(run, entry), state="integration-pending", integration=integration)
 

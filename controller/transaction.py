@@ -8,6 +8,7 @@ from typing import Any
 
 from controller import (
     ancestry,
+    applying,
     canonical,
     checkout,
     encoding,
@@ -16,7 +17,9 @@ from controller import (
     journal,
     lock,
     machine,
+    restoring,
     shapes,
+    standing,
 )
 from controller import records as r
 from controller.checkout import Look
@@ -26,7 +29,7 @@ from controller.run import OpenRun
 from controller.state import Unit, accepted_commit
 
 
-def preflight(run: OpenRun, unit_id: str, token: str, declared: Sequence[str], *, driver: str) -> Unit:
+def preflight(run: OpenRun, unit_id: str, token: str, declared: Sequence[str], *, driver: str) -> applying.Plan:
     """Prove that the transport can be applied here without touching anything, and record the intent to."""
     unit = run.unit(unit_id)
     machine.require("preflight", unit_id, unit.state)
@@ -64,12 +67,13 @@ def preflight(run: OpenRun, unit_id: str, token: str, declared: Sequence[str], *
             expected_apply=shapes.ExpectedApply(tree, tuple(change.path for change in changes)),
             index_copy=index_copy,
             index_sha256=index_sha256,
+            folders=standing.folders_about(run.git.cwd, [change.path for change in changes]),
         ),
         unit=unit_id,
     )
     if earlier is not None:
         Path(earlier).unlink(missing_ok=True)
-    return run.unit(unit_id)
+    return applying.Plan(changes, seen.entries)
 
 
 def _require_in_scope(run: OpenRun, unit: Unit) -> None:
@@ -150,16 +154,17 @@ def _changes(run: OpenRun, old: str, new: str) -> tuple[Change, ...]:
     return hazards.parse_raw(run.git.run("diff-tree", "-r", "-z", "--no-renames", "--raw", old, new))
 
 
-def apply(run: OpenRun, unit_id: str) -> None:
-    """Apply the transport to index and working tree."""
+def apply(run: OpenRun, unit_id: str, plan: applying.Plan) -> None:
+    """Apply the transport to index and working tree; `NotApplied` where nothing of it is there."""
     integration = run.unit(unit_id).integration
     assert integration.pre_fold and integration.expected_apply and integration.index_copy and integration.index_sha256
-    canonical.apply_tree(
+    applying.apply_tree(
         run,
         integration.pre_fold,
         integration.index_copy,
         integration.index_sha256,
         integration.expected_apply.index_tree,
+        plan,
     )
 
 
@@ -182,10 +187,22 @@ def exact_problem(unit: Unit, seen: Look) -> str | None:
 def require_exact(run: OpenRun, unit: Unit, seen: Look) -> None:
     """`BLOCKED` unless the transport is applied exactly and nothing else is changed."""
     problem = exact_problem(unit, seen)
-    if problem is None:
+    operation = checkout.operation_in_progress(run.state.repository.git_dir, but_pick=unit.transport.commit)
+    if problem is None and operation is None:
         return
     expected = unit.integration.expected_apply
     paths = set(expected.changed_paths) if expected else set()
+    shown = sorted(set(seen.status.untracked) - paths)
+    if problem is None:
+        problem = f"{operation} says that another operation is under way"
+    elif shown and any(path.rpartition("/")[2] == ".gitignore" for path in paths):
+        raise Blocked(
+            "files that are not in Git are not ignored any more under the unit's rules",
+            detail={"unit_id": unit.unit_id, "reason": problem, "unexpected_paths": shown[:100]},
+            expected="exactly the transport's changes, staged",
+            found=shown[0],
+            remedy="move them out of the checkout, or name them in .git/info/exclude; then integrate again",
+        )
     raise Blocked(
         problem,
         detail={
@@ -235,13 +252,14 @@ def commit(run: OpenRun, unit_id: str, message: str) -> None:
     run.refs.move_branch(run.state.branch.ref, made, parent, subject)
 
 
-def commit_at_head(run: OpenRun, unit: Unit, head: str, head_tree: str) -> str | None:
-    """HEAD, if it is the unit's canonical commit: sole parent the pre-fold HEAD, tree the verified one."""
+def commit_in_branch(run: OpenRun, unit: Unit, head: str, head_tree: str) -> str | None:
+    """The unit's canonical commit, made and not recorded: the intended one, also below later commits, or the host's."""
     integration = unit.integration
     if integration.pre_fold is None or integration.applied is None or head == integration.pre_fold.head:
         return None
-    if integration.commit_intent == head:
-        return head
+    intent = integration.commit_intent
+    if intent is not None and (intent == head or not ancestry.missing(run.git, {intent}, head)):
+        return intent
     if head_tree != integration.applied.post_index_tree:
         return None
     raw = run.git.run("cat-file", "commit", head).partition(b"\n\n")[0]
@@ -250,14 +268,15 @@ def commit_at_head(run: OpenRun, unit: Unit, head: str, head_tree: str) -> str |
 
 
 def mark_committed(run: OpenRun, unit_id: str, *, reconciled: bool = False) -> shapes.CanonicalCommit:
-    """Record the canonical commit that is HEAD, with a clean checkout (`BLOCKED` otherwise)."""
+    """Record the unit's canonical commit (`BLOCKED` without); what the host committed, only with a clean checkout."""
     unit = run.unit(unit_id)
     pre, applied = unit.integration.pre_fold, unit.integration.applied
+    intent = unit.integration.commit_intent
     found = checkout.status(run.git)
     head: str | None = found.head
-    if head is None or head != unit.integration.commit_intent or f"refs/heads/{found.branch}" != run.state.branch.ref:
+    if head is None or head != intent or f"refs/heads/{found.branch}" != run.state.branch.ref:
         seen = checkout.observe(run.git)
-        head = commit_at_head(run, unit, seen.head, seen.head_tree)
+        head = commit_in_branch(run, unit, seen.head, seen.head_tree)
         head = head if seen.branch_ref == run.state.branch.ref else None
     if head is None or pre is None or applied is None:
         raise Blocked(
@@ -267,14 +286,18 @@ def mark_committed(run: OpenRun, unit_id: str, *, reconciled: bool = False) -> s
             found=str(found.head),
             remedy="commit exactly what was verified, or restore",
         )
-    checkout.require_clean(found, run.state.repository.git_dir)
+    if head != intent:  # our own commit holds what was verified; what has appeared since is the user's
+        checkout.require_clean(found, run.state.repository.git_dir)
     made = shapes.CanonicalCommit(head, pre.head, applied.post_index_tree, encoding.seconds(journal.utc_now_ms()))
     run.record(r.CommitReconciled(made) if reconciled else r.CommitConfirmed(made), unit=unit_id)
     return made
 
 
-def restore(run: OpenRun, unit_id: str, *, anything: bool, cause: str) -> canonical.Restored:
-    """Put the checkout back to the unit's pre-fold snapshot, prove it, and record the unit as preserved."""
+def restore(run: OpenRun, unit_id: str, *, anything: bool, cause: str, applied: bool = True) -> restoring.Restored:
+    """Put the checkout back to the unit's pre-fold snapshot, prove it, and record the unit as preserved.
+
+    `applied` is false when it is known that nothing of the unit is in the checkout.
+    """
     unit = run.unit(unit_id)
     integration = unit.integration
     if integration.pre_fold is None or integration.index_copy is None:
@@ -285,14 +308,16 @@ def restore(run: OpenRun, unit_id: str, *, anything: bool, cause: str) -> canoni
             found=f"state {unit.state}",
         )
     expected = integration.expected_apply
-    done = canonical.restore(
+    done = restoring.restore(
         run,
         integration.pre_fold,
         integration.index_copy,
-        touched=expected.changed_paths if expected else (),
+        touched=expected.changed_paths if expected and applied else (),
+        folders=integration.folders,
         anything=anything,
         unit=unit_id,
         cause=cause,
+        own_pick=unit.transport.commit,
     )
     _end_own_pick(run, unit)
     run.record(
@@ -308,6 +333,14 @@ def restore(run: OpenRun, unit_id: str, *, anything: bool, cause: str) -> canoni
         unit=unit_id,
     )
     return done
+
+
+def verification_ran(run: OpenRun, unit_id: str) -> bool:
+    """Whether a verification has run in the checkout since the unit's preflight: then any change may be its."""
+    return any(
+        entry.unit == unit_id and isinstance(entry.data, r.VerificationStarted)
+        for entry in run.entries[run.unit(unit_id).integration.intent_revision or 0 :]
+    )
 
 
 def _end_own_pick(run: OpenRun, unit: Unit) -> None:

@@ -18,6 +18,7 @@ from controller import (
 )
 from controller import records as r
 from controller.answer import Answer
+from controller.applying import NotApplied
 from controller.arguments import require_bounded
 from controller.errors import Blocked, ControllerError, Interrupted, Refused
 from controller.run import OpenRun, changing
@@ -92,12 +93,12 @@ class _Transaction:
         run = self.run
         token, _ = integration_lock.acquire(run, self.unit_id, resume=False, wait=wait)
         try:
-            transaction.preflight(run, self.unit_id, token, allowed_head, driver="integrate")
+            plan = transaction.preflight(run, self.unit_id, token, allowed_head, driver="integrate")
         except ControllerError:
             integration_lock.release(run)
             raise
         try:
-            transaction.apply(run, self.unit_id)
+            transaction.apply(run, self.unit_id, plan)
             applied = run.look()
             transaction.mark_applied(run, self.unit_id, applied)
             self._verify_and_commit(applied.snapshot)
@@ -194,7 +195,13 @@ class _Transaction:
             return self._post_commit(error)
         extra: dict[str, Any] = {} if self.ignored is None else {"ignored_state": self.ignored}
         try:
-            restored = transaction.restore(run, self.unit_id, anything=True, cause=error.message)
+            restored = transaction.restore(
+                run,
+                self.unit_id,
+                anything=transaction.verification_ran(run, self.unit_id),
+                cause=error.message,
+                applied=not isinstance(error, NotApplied),
+            )
         except ControllerError as failure:
             return self._stuck(r.IntegrationRestoreBlocked, RESTORE_UNPROVEN, "restore", error, failure, extra)
         expected = unit.integration.expected_apply
@@ -263,8 +270,20 @@ class _Transaction:
                 "verification_log_retained": False,
                 "cleaned_paths": [],
                 "ignored_state": self.ignored,
+                **({"recovered": recovered} if (recovered := self._recovered()) else {}),
             },
         )
+
+    def _recovered(self) -> Any:
+        """The user's bytes that the commit's files stand in place of, and that Git does not have."""
+        run = self.run
+        since = run.unit(self.unit_id).integration.intent_revision or 0
+        return [
+            encoding.plain(item)
+            for entry in run.entries[since:]
+            if entry.unit == self.unit_id and isinstance(entry.data, r.BytesRecovered)
+            for item in entry.data.recovered
+        ]
 
     def _post_commit(self, error: ControllerError) -> ControllerError:
         made = run_commit(self.run, self.unit_id)
@@ -306,6 +325,7 @@ def transaction_committed(run: OpenRun, unit_id: str) -> bool:
     if intent is None:
         return False
     try:
-        return checkout.observe(run.git).head == intent
+        seen = checkout.observe(run.git)
+        return transaction.commit_in_branch(run, run.unit(unit_id), seen.head, seen.head_tree) == intent
     except ControllerError:
         return False

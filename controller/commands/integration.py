@@ -22,7 +22,8 @@ def acquire(*, run_id: str, unit_id: str, resume: bool, wait: float) -> Answer:
 def preflight(*, run_id: str, unit_id: str, lock_token: str, allowed_head: Sequence[str], wait: float) -> Answer:
     """`preflight`: nothing is touched; what the host's cherry-pick must produce is recorded."""
     with changing(run_id, wait=wait) as run:
-        unit = transaction.preflight(run, unit_id, lock_token, allowed_head, driver="manual")
+        transaction.preflight(run, unit_id, lock_token, allowed_head, driver="manual")
+        unit = run.unit(unit_id)
         return Answer(
             "PREFLIGHT_OK",
             {
@@ -85,7 +86,9 @@ def restore(*, run_id: str, unit_id: str, lock_token: str, wait: float) -> Answe
         machine.require("restore", unit_id, unit.state)
         lock.require_token(run.state, unit_id, lock_token, run.root)
         try:
-            done = transaction.restore(run, unit_id, anything=unit.integration.driver == "integrate", cause="restore")
+            done = transaction.restore(
+                run, unit_id, anything=transaction.verification_ran(run, unit_id), cause="restore"
+            )
         except Blocked as error:
             transaction.record_blocker(run, r.RestoreBlocked, unit_id, error)
             raise

@@ -306,7 +306,7 @@ class _Resumption:
             )
         seen = checkout.observe(run.git)
         if unit.state == "verified":
-            commit = transaction.commit_at_head(run, unit, seen.head, seen.head_tree)
+            commit = transaction.commit_in_branch(run, unit, seen.head, seen.head_tree)
             if commit is not None:
                 transaction.mark_committed(run, unit_id, reconciled=True)
                 self._act(unit_id, "commit-reconciled", commit=commit)
@@ -316,11 +316,7 @@ class _Resumption:
 
     def _restore_interrupted(self, unit_id: str, action: str, **detail: Any) -> None:
         run = self.run
-        unit = run.unit(unit_id)
-        ran = any(
-            entry.unit == unit_id and isinstance(entry.data, r.VerificationStarted)
-            for entry in run.entries[unit.integration.intent_revision or 0 :]
-        )
+        ran = transaction.verification_ran(run, unit_id)
         try:
             done = transaction.restore(run, unit_id, anything=ran, cause="resume")
         except Blocked as error:

@@ -14,6 +14,7 @@ from controller import (
     encoding,
     integration_lock,
     journal,
+    restoring,
     transaction,
     verification,
 )
@@ -107,8 +108,8 @@ def _require_accepted_head(run: OpenRun, accepted: dict[str, str]) -> Look:
     return seen
 
 
-def _restore(run: OpenRun, attempt: RunVerification) -> canonical.Restored:
-    return canonical.restore(
+def _restore(run: OpenRun, attempt: RunVerification) -> restoring.Restored:
+    return restoring.restore(
         run,
         attempt.canonical_snapshot,
         attempt.index_copy,
@@ -119,7 +120,7 @@ def _restore(run: OpenRun, attempt: RunVerification) -> canonical.Restored:
     )
 
 
-def abandon_pending(run: OpenRun) -> canonical.Restored:
+def abandon_pending(run: OpenRun) -> restoring.Restored:
     """Put the checkout back after a plan-wide verification that has no outcome, and close its attempt."""
     attempt = run.state.pending_verification
     assert attempt is not None

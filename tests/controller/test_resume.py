@@ -402,12 +402,12 @@ def test_a_commit_whose_record_was_lost_is_found_and_not_made_twice(desk: Desk) 
     desk.call("verify-run", "--run-id", "r1", "--", "true").expect("RUN_VERIFIED")
 
 
-@pytest.mark.parametrize("pattern", ['*" checkout-index "*', '*" hash-object "*'], ids=["put back", "recover"])
+@pytest.mark.parametrize("pattern", ['*" checkout-index -u "*', '*" cat-file blob "*'], ids=["put back", "recover"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_kill_in_the_middle_of_a_restore_is_restored(desk: Desk, pattern: str, when: str) -> None:
     before = desk.fingerprint()
     desk.pending(work={"new.txt": "new\n", "f": "changed\n"})
-    script = "echo mine > extra; echo edit >> f; false"
+    script = "echo mine > extra; echo edit >> f; echo edit >> dir/g; echo staged > s; git add s; rm s; false"
     args = [*desk.of("integrate", "--commit-message", "m"), "--", "sh", "-c", script]
     desk.killed(*args, env=desk.killing_git(pattern, when))
     assert desk.recorded() == "restoring"
@@ -416,8 +416,7 @@ def test_a_kill_in_the_middle_of_a_restore_is_restored(desk: Desk, pattern: str,
     assert desk.fingerprint() == before
     assert desk.locks() == {}
     kept = [path.read_text() for path in (desk.run_dir() / "recovered").rglob("*") if path.is_file()]
-    assert "mine\n" in kept
-    assert "changed\nedit\n" in kept
+    assert {"mine\n", "changed\nedit\n", "two\nedit\n", "staged\n"} <= set(kept)
 
 
 def test_a_controller_killed_while_it_verifies_leaves_no_process_and_no_byte(desk: Desk) -> None:

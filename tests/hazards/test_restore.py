@@ -43,6 +43,7 @@ def test_edits_that_a_user_makes_during_a_verification_are_never_lost(run: Host)
         "deep/er/file": b"user deep\n",
         "link": b"target",
         "staged": b"user after staging\n",
+        "staged.staged": b"staged\n",
     }
     assert run.unit()["state"] == "preserved"
     assert run.manifest()["integration_lock"] is None
