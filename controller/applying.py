@@ -169,7 +169,7 @@ def _exchange(
         for change in sorted(changes, key=lambda change: (not change.removed, change.path)):
             if change.path in marks:
                 kept.take(top, change.path)
-                if mark(kept.place(change.path)) != marks[change.path]:
+                if not marks[change.path].same_as(mark(kept.place(change.path))):
                     raise _saved_meanwhile([change.path])
                 if change.removed:
                     standing.prune(top, change.path, ())
@@ -200,7 +200,7 @@ def _undo(run: OpenRun, kept: Shelf, placed: Mapping[str, Mark]) -> None:
     top = run.git.cwd
     taken = canonical.shelf(run, "taken")
     for path, new in reversed(list(placed.items())):
-        if mark(top / path) != new:
+        if not new.same_as(mark(top / path)):
             raise Blocked(
                 "the apply stopped half-way, and a file of it was changed since",
                 detail={"paths": [path]},
@@ -209,7 +209,7 @@ def _undo(run: OpenRun, kept: Shelf, placed: Mapping[str, Mark]) -> None:
                 remedy="see what is there; `restore` copies it first",
             )
         taken.take(top, path)
-        if mark(taken.place(path)) == new:
+        if new.same_as(mark(taken.place(path))):
             taken.drop(path)
         standing.prune(top, path, ())
     for path in kept.paths():

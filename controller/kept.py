@@ -21,7 +21,6 @@ import msgspec
 from controller import git_lock, run_root
 from runner import private
 
-
 _PATH_MAX = 4000  # of 4096 bytes; what is added to it are names of our own
 
 
@@ -33,6 +32,12 @@ class Mark(msgspec.Struct, frozen=True):
     size: int
     mtime_ns: int
     mode: int
+
+    def same_as(self, other: Mark | None) -> bool:
+        """Whether nothing was written in between; also for a copy on another file system, where the inode differs."""
+        if other is None or (self.size, self.mtime_ns, self.mode) != (other.size, other.mtime_ns, other.mode):
+            return False
+        return self.dev != other.dev or self.ino == other.ino
 
 
 def mark(path: Path) -> Mark | None:
@@ -78,6 +83,8 @@ class Shelf:
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
+                if not os.path.lexists(source):
+                    return False
                 _move_across(source, target)
         return True
 

@@ -262,7 +262,8 @@ class _Restoration:
         late = {}
         for name in inside:
             full = f"{path.rstrip('/')}/{name}" if name else path
-            if mark(place / name) != marks.get(full):
+            judged = marks.get(full)
+            if judged is None or not judged.same_as(mark(place / name)):
                 late[full] = place / name
         if late:
             self._keep_copies(late, late)

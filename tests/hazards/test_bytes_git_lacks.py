@@ -6,6 +6,8 @@ Found by an independent review that tried what the rows of hazards.md do not nam
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -326,3 +328,47 @@ def test_bytes_that_a_blocked_resume_has_copied_are_not_copied_again(run: Host) 
     (run.repo / ".git/index.lock").unlink()
     resume(run).expect("RESUMED")
     assert len(list((run.run_dir() / "recovered").rglob("note"))) == 1
+
+
+def test_a_git_directory_on_another_file_system_loses_nothing(bare_host: Host) -> None:
+    """No rename and no link leads there: files are copied whole instead."""
+    host = bare_host
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK) or memory.stat().st_dev == host.base.stat().st_dev:
+        pytest.skip("no second file system at /dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        host.repo.mkdir()
+        host.git("init", "-q", f"--separate-git-dir={folder}/git")
+        (host.repo / "link").symlink_to("f")
+        for name in ("f", "old/gone"):
+            (host.repo / name).parent.mkdir(exist_ok=True)
+            (host.repo / name).write_text("one\n")
+        host.git("add", "-A")
+        host.git("commit", "-qm", "first")
+        host.init().expect("READY")
+
+        def work(workspace: Path) -> None:
+            (workspace / "f").write_text("unit\n")
+            (workspace / "link").unlink()
+            (workspace / "link").symlink_to("new/deep")
+            shutil.rmtree(workspace / "old")
+            (workspace / "new").mkdir()
+            (workspace / "new/deep").write_text("unit\n")
+
+        host.pending("U1", work)
+        before = _files(host.repo)
+        reply = host.integrate("U1", ["sh", "-c", "echo mine >> f; exit 1"]).expect("BLOCKED")
+        assert recovered(reply) == {"f": b"unit\nmine\n"}
+        assert _files(host.repo) == before
+        host.integrate().expect("UNIT_COMMITTED")
+        assert host.git("status", "--porcelain") == ""
+        assert (host.repo / "link").read_text() == "unit\n"
+        assert [name for name in os.listdir(f"{folder}/git") if name.startswith("unit-workspace")] == []
+
+
+def _files(top: Path) -> dict[str, tuple[int, str]]:
+    found = [path for path in top.rglob("*") if path.is_symlink() or path.is_file()]
+    return {
+        str(path.relative_to(top)): (path.lstat().st_mode, os.readlink(path) if path.is_symlink() else path.read_text())
+        for path in found
+    }
