@@ -52,7 +52,7 @@ def apply_tree(run: OpenRun, pre_fold: Snapshot, index_copy: str, index_sha256: 
             _exchange(run, changes, marks, staged, hidden)
         finally:
             staged.clear()
-            recovery.forget_conversions(run)
+            recovery.clear_scratch(run)
         git.call("update-index", "-q", "--refresh", timeout=3600.0)
         held.install(work)
         work.unlink()
@@ -87,17 +87,16 @@ def _read_tree(run: OpenRun, git: Git, work: Path, old: str, new: str, changes: 
 
 def _outside_the_cone(run: OpenRun, index: Path, old: str, new: str) -> set[str]:
     """The paths of the new tree that the user's sparse patterns leave out: git's own answer, in an empty folder."""
-    folder = run.directory / "sparse"
-    run_root.remove_tree(folder)
+    folder = recovery.scratch(run) / "sparse"
     run_root.make_dir(folder)
-    probe, git = canonical.working_index(run, index, "index.sparse")
-    git = git.at(git.cwd, env={"GIT_DIR": str(canonical.git_dir(run)), "GIT_WORK_TREE": str(folder)})
+    probe = recovery.scratch(run) / "index"
+    index_file.copy(index, probe)
+    places = {"GIT_DIR": str(canonical.git_dir(run)), "GIT_WORK_TREE": str(folder), "GIT_INDEX_FILE": str(probe)}
+    git = run.git.at(run.git.cwd, env=places)
     git.run("read-tree", "-m", "-u", old, new, timeout=3600.0)
     found = parse_entries(checkout.index_entries(git))
-    run_root.remove_tree(folder)
-    hidden = {path for tag, _, _, path in found if tag == "S"}
-    probe.unlink(missing_ok=True)
-    return hidden
+    recovery.clear_scratch(run)
+    return {path for tag, _, _, path in found if tag == "S"}
 
 
 def _stage(run: OpenRun, git: Git, changes: list[Change]) -> Shelf:

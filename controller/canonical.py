@@ -48,9 +48,9 @@ def with_index(run: OpenRun, index: Path) -> Git:
     return run.git.at(run.git.cwd, env={"GIT_INDEX_FILE": str(index)}, options=("core.splitIndex=false",))
 
 
-def working_index(run: OpenRun, source: Path, name: str = "index.work") -> tuple[Path, Git]:
+def working_index(run: OpenRun, source: Path) -> tuple[Path, Git]:
     """A private copy of an index to work on, and a git that uses it."""
-    work = run.directory / name
+    work = run.directory / "index.work"
     Path(f"{work}.lock").unlink(missing_ok=True)  # ours: nobody else works under the run's lock
     index_file.copy(source, work)
     if work.stat().st_size == 0:
@@ -78,7 +78,7 @@ def give_up_kept(run: OpenRun, unit_id: str) -> tuple[Recovered, ...]:
         files = {name: kept.place(name) for name in names}
         wanted = {name: (entries[name][1],) for name in names if name in entries}
         lost = recovery.irreproducible(run, files, wanted, [index])
-        recovery.forget_conversions(run)
+        recovery.clear_scratch(run)
         if lost:
             recovered = recovery.copy(run, {name: files[name] for name in lost})
             run.record(r.BytesRecovered(recovered=recovered), unit=unit_id)

@@ -76,7 +76,7 @@ def irreproducible(run: OpenRun, files: Mapping[str, Path], wanted: Wanted, inde
 
 def _written_by_git(run: OpenRun, index: Path, paths: list[str]) -> dict[str, Path]:
     """What Git would write for the entries of an index, in a private folder that the next call empties."""
-    folder = run.directory / "conversions"
+    folder = scratch(run) / "written"
     run_root.remove_tree(folder)
     if not index.exists() or index.stat().st_size == 0:
         return {}
@@ -88,9 +88,16 @@ def _written_by_git(run: OpenRun, index: Path, paths: list[str]) -> dict[str, Pa
     return {path: folder / path for path in paths if os.path.lexists(folder / path)}
 
 
-def forget_conversions(run: OpenRun) -> None:
-    """Remove what comparisons have left."""
-    run_root.remove_tree(run.directory / "conversions")
+def scratch(run: OpenRun) -> Path:
+    """A private folder for what one command needs for a moment."""
+    folder = run.directory / "scratch"
+    run_root.make_dir(folder)
+    return folder
+
+
+def clear_scratch(run: OpenRun) -> None:
+    """Remove it, also what a killed command left there."""
+    run_root.remove_tree(run.directory / "scratch")
 
 
 def copy(run: OpenRun, files: Mapping[str, Path]) -> tuple[Recovered, ...]:
@@ -179,7 +186,7 @@ def _sha256(file: Path) -> str:
 
 def staged(run: OpenRun, blobs: Mapping[str, str]) -> tuple[Recovered, ...]:
     """Copy the content of index entries that nothing else names; `blobs`: path to object id."""
-    folder = run.directory / "staged-content"
+    folder = scratch(run) / "staged"
     run_root.remove_tree(folder)
     run_root.make_dir(folder)
     files = {}

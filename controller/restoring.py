@@ -140,6 +140,7 @@ class _Restoration:
         # What the apply made and the restored checkout does not have; a folder that became a file has its place.
         self.new = touched - self.entries.keys() - standing.folders(self.entries)
         canonical.shelf(run, "staged").clear()
+        recovery.clear_scratch(run)
 
     def require_only_own(self, anything: bool) -> None:
         """`Blocked` when the checkout holds changes that are not this run's to put back."""
@@ -213,9 +214,7 @@ class _Restoration:
             probe = self._unit_index()
             indexes += [probe] if probe is not None else []
         self._keep_copies(files, recovery.irreproducible(self.run, files, wanted, indexes))
-        recovery.forget_conversions(self.run)
-        if probe is not None:
-            probe.unlink(missing_ok=True)
+        recovery.clear_scratch(self.run)
         return marks
 
     def _keep_copies(self, files: Mapping[str, Path], names: Iterable[str]) -> None:
@@ -335,8 +334,7 @@ class _Restoration:
     def _unit_index(self) -> Path | None:
         trees = self._unit_trees()
         assert trees is not None
-        probe = self.run.directory / "index.probe"
-        probe.unlink(missing_ok=True)
+        probe = recovery.scratch(self.run) / "index"
         done = canonical.with_index(self.run, probe).call("read-tree", trees[1], timeout=3600.0)
         return probe if done.returncode == 0 else None
 
