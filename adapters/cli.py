@@ -20,6 +20,7 @@ from typing import NoReturn
 
 from adapters.errors import EXIT_INTERRUPTED, EXIT_REFUSED, AdapterError, Unavailable, UsageError
 from runner.errors import Interrupted, printable
+from runner.start_up import complain, forget_stdout, start_up
 
 _USAGE = (
     "usage: cross-model-work <authorization json> <workspace> <packet> <packet sha256> <result dir>"
@@ -29,6 +30,7 @@ _USAGE = (
 
 def main() -> NoReturn:
     """Run the command line of this process and exit."""
+    start_up()
     for ending in (signal.SIGTERM, signal.SIGINT):
         signal.signal(ending, _interrupt)
     sys.exit(run(sys.argv[1:], os.environ))
@@ -37,7 +39,9 @@ def main() -> NoReturn:
 def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """Do what `arguments` say and return the exit code; never raises an error of ours."""
     try:
-        return _run(arguments, environ)
+        code = _run(arguments, environ)
+        sys.stdout.flush()
+        return code
     except Interrupted:
         return EXIT_INTERRUPTED
     except AdapterError as error:
@@ -47,17 +51,14 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         say(f"unavailable: {error}")
         return EXIT_REFUSED
     except OSError as error:
+        forget_stdout()
         say(f"cannot go on: {error}")
         return EXIT_REFUSED
 
 
 def say(message: str) -> None:
     """One line on stderr, safe for any terminal; a closed stderr is no reason to fail."""
-    try:
-        sys.stderr.write(f"[cross-model-work] {printable(message)}\n")
-        sys.stderr.flush()
-    except OSError:
-        pass
+    complain(f"[cross-model-work] {printable(message)}")
 
 
 def _run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:

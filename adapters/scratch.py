@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -11,7 +12,9 @@ from pathlib import Path
 
 from adapters.errors import AdapterError
 
-_PREFIX = "ce-work-adapter-"
+# A prefix of our own: other programs make `ce-work-adapter-*` here, and hold no lock on it while they use it.
+_PREFIX = "unit-workspace-adapter-"
+_NAME = re.compile(re.escape(_PREFIX) + r"[0-9a-f]{12}")
 
 
 @contextmanager
@@ -50,7 +53,7 @@ def _make(top: Path) -> tuple[Path, int]:
 def _remove_abandoned(top: Path) -> None:
     with suppress(OSError), os.scandir(top) as entries:
         for entry in entries:
-            if not entry.name.startswith(_PREFIX) or not entry.is_dir(follow_symlinks=False):
+            if not _NAME.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
                 continue
             if entry.stat(follow_symlinks=False).st_uid != os.geteuid():
                 continue

@@ -73,13 +73,20 @@ def observe(git: Git, *revisions: str) -> Observation:
         raise _diagnose(git, revisions)
     lines = done.stdout.split(b"\n")[:-1]
     tail = len(rest) + 1
+    if lines[0] == b"--path-format=absolute":  # an option that this git does not know, printed back
+        raise Refused(
+            "this Git is too old: unit-workspace needs Git 2.39",
+            expected="Git 2.39 or newer",
+            found=os.fsdecode(git.run("version").strip()),
+            remedy="install it and put it first in PATH",
+        )
     if len(lines) == 3 + tail:
         toplevel, git_dir, common_dir = lines[:3]
     else:  # a path holds a newline: ask for each on its own
         toplevel, git_dir, common_dir = (
             git.run("rev-parse", "--path-format=absolute", name)[:-1] for name in paths[1:]
         )
-    values = [line.decode() for line in lines[-tail:]]
+    values = [os.fsdecode(line) for line in lines[-tail:]]
     try:
         stat = os.stat(common_dir)
     except OSError as error:

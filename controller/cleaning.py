@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from controller import jobs, lock, machine, receipts, run_root, transport, worktree
+from controller import canonical, jobs, lock, machine, receipts, run_root, transport, worktree
 from controller import records as r
 from controller.errors import Blocked, ControllerError, Refused
 from controller.run import OpenRun
@@ -55,9 +55,12 @@ def cleanup(
     if abandon or unit.state == "native-completed":
         machine.require("cleanup --abandon", unit_id, unit.state)
         receipt: dict[str, Any] | None = _abandonment(run, unit, transport_sha, job_id)
+        jobs.require_no_process(unit)
     else:
         machine.require("cleanup", unit_id, unit.state)
         receipt = None
+        if unit.state == "committed":
+            canonical.give_up_kept(run, unit_id)
     if unit.cleanup_intent is None:
         run.record(r.CleanupIntent(abandoned=abandon, abandonment_receipt=receipt), unit=unit_id)
     finish(run, unit_id)
@@ -118,6 +121,12 @@ def prune(run: OpenRun, unit_id: str) -> None:
         for name in ("meta.json", "reason", "status", "survivors", "out.log"):
             _keep(job / name, evidence, prefix="job-")
         run_root.remove_tree(job)
+    for stray in jobs.unbound(run, unit):
+        # Its next attempt can have the same packet, hence the same command line: it would be taken for that one's job.
+        if stray.state is not State.RUNNING:
+            name = os.path.basename(stray.job_dir)
+            _keep(Path(stray.job_dir) / "meta.json", evidence, prefix=f"{name}-")
+            run_root.remove_tree(Path(stray.job_dir))
     run_root.remove_tree(directory)
     if unit.integration.index_copy is not None:
         Path(unit.integration.index_copy).unlink(missing_ok=True)
@@ -194,7 +203,8 @@ def _never_dispatched(run: OpenRun, unit: Unit, transport_sha: str | None, job_i
 
 def _terminal_job(run: OpenRun, unit: Unit, job_id: str) -> dict[str, Any]:
     attempt = unit.attempt
-    word = jobs.view(run, job_id).state
+    found = jobs.recorded_view(run, unit)
+    word = State(attempt.process_state) if found is None else found.state
     if word.value != attempt.process_state and word is not State.NEVER_STARTED:
         raise Blocked(
             "the job's files differ from what is recorded",

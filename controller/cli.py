@@ -12,6 +12,7 @@ import click
 import controller.cli_people  # noqa: F401 - registers its commands
 from controller.frame import answer
 from controller.options import argv, attempt_id, cli, command, job_id, queue, run_id, timeout, token, unit_id, wait
+from runner.start_up import start_up
 
 
 @command(
@@ -292,4 +293,5 @@ def resume(**arguments: Any) -> None:
 
 def main() -> None:
     """Entry point of the `unit-workspace` command."""
+    start_up()
     cli(prog_name="unit-workspace")

@@ -22,13 +22,13 @@ from controller import records as r
 from controller.errors import ControllerError
 from controller.journal import JournalBytes
 from controller.run import OpenRun, read_directory
-from controller.state import DONE, RUNNING, Unit
+from controller.state import DONE, NEVER_STARTED, RUNNING, Unit
 from controller.survivors import MARKER
 from runner import private
 from runner.errors import Untrusted
 from runner.job import JOB_ID_VARIABLE, read_job
 from runner.process import ProcessIdentity, identify, is_alive, kill_all
-from runner.verdict import TERMINAL
+from runner.verdict import TERMINAL, State
 
 _PRIVATE_DIRS = ("units", "jobs", "source", "packets", "evidence", "recovered")
 _PRIVATE_FILES = (run_root.JOURNAL, run_root.MANIFEST, "manifest.lock")
@@ -48,11 +48,12 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Examined(msgspec.Struct, frozen=True):
-    """The runs of one root: those that can be read, and the ids of those that another command works on."""
+    """The runs of one root: those that can be read, the ids of those that another command works on, and the rest."""
 
     root: Path
     runs: tuple[OpenRun, ...]
     busy: tuple[str, ...]
+    unread: tuple[str, ...]
 
 
 def say(*arguments: str) -> str:
@@ -65,13 +66,21 @@ def fix() -> str:
     return say("doctor", "--fix")
 
 
-def runs_root(root: Path) -> Iterator[Finding]:
-    """Owner and mode of the runs root and of what lies in it; what killed commands left there."""
-    for path in (root, root / run_root.LOCKS):
-        if os.path.lexists(path):
-            yield from _privacy(path, folder=True)
+def no_runs_root(root: Path) -> Finding | None:
+    """Why nothing in a folder is looked at, or None: what is not private, or was never used, is not ours to judge."""
+    locks = root / run_root.LOCKS
+    used = os.path.lexists(locks) or any(root.glob(f"*/{run_root.JOURNAL}"))
+    if not used and any(root.glob("*")):
+        meaning = "no controller has worked in this folder: see whether CE_WORK_RUNS_ROOT names the right one"
+        return Finding("private state", str(root), meaning, f"ls -la {shlex.quote(str(root))}")
+    wrong = (list(_privacy(path, folder=True)) for path in (root, locks) if os.path.lexists(path))
+    return next((findings[0] for findings in wrong if findings), None)
+
+
+def leftovers(root: Path) -> Iterator[Finding]:
+    """What killed commands left in a runs root."""
     for name in sorted(os.listdir(root)):
-        if name.startswith(private.TEMP_PREFIX):
+        if run_root.is_draft(root / name):
             yield Finding(
                 "leftover",
                 str(root / name),
@@ -122,31 +131,65 @@ def look(root: Path, findings: list[Finding]) -> Examined:
     """Every run of a root; what is wrong with one is added to `findings`."""
     runs: list[OpenRun] = []
     busy: list[str] = []
+    unread: list[str] = []
     for name in sorted(os.listdir(root)):
-        if name.startswith("."):
+        if name == run_root.LOCKS or name.startswith(run_root.INIT_PREFIX):
             continue
         directory = root / name
-        if lock.is_held(directory / "manifest.lock"):
-            busy.append(name)
-            continue
-        wrong = list(_files(directory))
-        findings += wrong
-        try:
-            run = read_directory(directory)
-            found = journal.read(directory / run_root.JOURNAL)
-        except ControllerError as error:
-            if not wrong:
-                findings.append(_unreadable(directory, error))
-            continue
-        except OSError as error:
-            findings.append(Finding("run", str(directory), f"cannot be read: {error}", _show(directory)))
-            continue
-        runs.append(run)
-        findings += list(_run(run, found))
-    return Examined(root, tuple(runs), tuple(busy))
+        held = directory / "manifest.lock"
+        if not lock.is_held(held):
+            run, here = _examine(directory)
+            if not lock.is_held(held) and os.path.lexists(directory):
+                findings += here
+                runs += [run] if run is not None else []
+                unread += [name] if run is None else []
+                continue
+        busy.append(name)
+    return Examined(root, tuple(runs), tuple(busy), tuple(unread))
+
+
+def _examine(directory: Path) -> tuple[OpenRun | None, list[Finding]]:
+    """The run of a directory, None when nothing may be mended by what its journal says; and what is wrong with it."""
+    wrong = list(_files(directory))
+    if wrong:
+        return None, wrong
+    try:
+        run = read_directory(directory)
+        found = journal.read(directory / run_root.JOURNAL)
+    except (ControllerError, OSError) as error:
+        message = error.message if isinstance(error, ControllerError) else f"cannot be read: {error}"
+        verify = say("journal", "verify", "--run-id", directory.name)
+        return None, [Finding("journal", str(directory), message, verify)]
+    moved = _elsewhere(run)
+    return (run, list(_run(run, found))) if moved is None else (None, [moved])
+
+
+def _elsewhere(run: OpenRun) -> Finding | None:
+    """A run that was moved or copied speaks of workspaces and refs at its old place: nothing else is said of it."""
+    for unit in run.state.units.values():
+        home = Path(unit.workspace.path).parents[2]
+        if os.path.realpath(home) != os.path.realpath(run.directory):
+            meaning = (
+                f"the run was moved or copied from {home}, where its work is recorded; put it back, nothing is lost"
+            )
+            return Finding("run", str(run.directory), meaning, _put_back(run.directory, home))
+    return None
+
+
+def _put_back(found: Path, place: Path) -> str:
+    """The command that moves a run to where its journal says it was, with its whole runs root if that moved."""
+    if not os.path.lexists(place.parent):
+        found, place = found.parent, place.parent
+    if os.path.lexists(place):
+        return shlex.join(["ls", "-ld", str(found), str(place)]) + "  # one is a copy: go on with the other"
+    return shlex.join(["mv", "-n", "-T", "--", str(found), str(place)])
 
 
 def _files(directory: Path) -> Iterator[Finding]:
+    if not os.path.lexists(directory / run_root.JOURNAL):
+        meaning = "no journal in it: the controller did not make it, and `resume` cannot look past it"
+        yield Finding("run", str(directory), meaning, out_of_root(directory))
+        return
     yield from _privacy(directory, folder=True)
     if directory.is_symlink() or not directory.is_dir():
         return
@@ -158,11 +201,9 @@ def _files(directory: Path) -> Iterator[Finding]:
             yield from _privacy(directory / name, folder=False)
 
 
-def _unreadable(directory: Path, error: ControllerError) -> Finding:
-    if not os.path.lexists(directory / run_root.JOURNAL):
-        meaning = "no journal in it: the controller did not make it, and `resume` cannot look past it"
-        return Finding("run", str(directory), meaning, f"mv {shlex.quote(str(directory))} ..  # out of the runs root")
-    return Finding("journal", str(directory), error.message, say("journal", "verify", "--run-id", directory.name))
+def out_of_root(*directories: Path) -> str:
+    """The command that moves something beside its runs root, from wherever it is given, and over nothing."""
+    return shlex.join(["mv", "-n", "--", *map(str, directories), f"{directories[0].parents[1]}/"])
 
 
 def _run(run: OpenRun, found: JournalBytes) -> Iterator[Finding]:
@@ -184,6 +225,10 @@ def _run(run: OpenRun, found: JournalBytes) -> Iterator[Finding]:
         interruption = _interruption(unit)
         if interruption is not None:
             yield Finding("unit", f"{name}/{unit.unit_id}", interruption, resume)
+        problem = _job_problem(run, unit)
+        if problem is not None:
+            reap = say("reap", "--run-id", name, "--unit-id", unit.unit_id)
+            yield Finding("job", f"{name}/{unit.unit_id}", problem, reap)
     for blocker in state.open_blockers():
         again = say("verify-run", "--run-id", name, "--", "<verification-command>")
         command = again if blocker.kind == r.RunVerificationBlocked.kind else resume
@@ -211,6 +256,17 @@ def _interruption(unit: Unit) -> str | None:
     if unit.integration.driver == "integrate" and unit.state in ("integrated", "verified"):
         return f"an `integrate` was interrupted in state {unit.state}"
     return None
+
+
+def _job_problem(run: OpenRun, unit: Unit) -> str | None:
+    """What keeps the job of an unfinished unit from telling how it ended: its folder is gone or not to be trusted."""
+    job = unit.attempt.job_id
+    if job is None or unit.cleanup is not None or unit.attempt.process_state not in (RUNNING, NEVER_STARTED):
+        return None
+    found = read_job(run.job_dir(job), strict=True)
+    if found.state is not State.UNREADABLE and found.meta is not None:
+        return None
+    return f"the files of job {job} cannot be read: {found.problem or 'no meta.json'}; `reap` settles it"
 
 
 def lock_files(examined: Examined) -> Iterator[Finding]:
@@ -261,18 +317,26 @@ def _remove_lock(root: Path, path: Path) -> None:
 
 def missing_workspaces(examined: Examined) -> Iterator[Finding]:
     """Units whose worker's output lies in a workspace that is not there any more."""
-    for run in examined.runs:
-        for unit in run.state.units.values():
-            waits = unit.state in ("queued", "authoring", "authored") and unit.workspace.registered
-            if waits and not os.path.lexists(unit.workspace.path):
-                ended = unit.attempt.process_state not in (RUNNING, DONE)
-                command = guidance.abandon(run, unit) if ended else guidance.next_commands(run, unit.unit_id)[-1]
-                yield Finding(
-                    "workspace",
-                    f"{run.state.run_id}/{unit.unit_id}",
-                    f"{unit.workspace.path} was removed by somebody else: the attempt is lost",
-                    shlex.join(command),
-                )
+    for seen in examined.runs:
+        if not any(map(_misses_workspace, seen.state.units.values())):
+            continue
+        try:  # again under the run's lock: a cleanup may have begun since
+            with lock.held(seen.directory / "manifest.lock", wait=0.0, what=f"run {seen.state.run_id}"):
+                run = read_directory(seen.directory)
+        except ControllerError:
+            continue
+        for unit in filter(_misses_workspace, run.state.units.values()):
+            ended = unit.attempt.process_state not in (RUNNING, DONE)
+            command = guidance.abandon(run, unit) if ended else guidance.next_commands(run, unit.unit_id)[-1]
+            meaning = (
+                f"{unit.workspace.path} was removed or moved by somebody: unless it is put back, the attempt is lost"
+            )
+            yield Finding("workspace", f"{run.state.run_id}/{unit.unit_id}", meaning, shlex.join(command))
+
+
+def _misses_workspace(unit: Unit) -> bool:
+    waits = unit.state in ("queued", "authoring", "authored") and unit.workspace.registered
+    return waits and unit.cleanup_intent is None and not os.path.lexists(unit.workspace.path)
 
 
 def survivors(examined: Examined) -> Iterator[Finding]:

@@ -8,15 +8,17 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from controller import index_file, lock, run_root, transport, worktree
+from controller import guidance, index_file, lock, run_root, transport, worktree
 from controller.errors import ControllerError
-from controller.examination import Examined, Finding, fix, say
+from controller.examination import Examined, Finding, fix, out_of_root, say
 from controller.git import Git
+from controller.kept import Shelf
 from controller.ref_file import NAMESPACE
 from controller.run import OpenRun, read_directory
 from controller.state import Run, Unit
 
 _LOCK_WAIT = 5.0
+_SHELVES = ("kept", "taken")
 _SETTLE_SECONDS = 1.0
 
 
@@ -37,8 +39,12 @@ def _is_needed(state: Run, unit_id: str) -> bool:
     return unit is not None and unit.cleanup is None
 
 
-def registrations(examined: Examined) -> Iterator[Finding]:
-    """Worktree registrations in this root that no unit needs any more; those of anybody else are not looked at."""
+def registrations(examined: Examined, notes: list[Finding]) -> Iterator[Finding]:
+    """Worktree registrations in this root that no unit needs any more; those of anybody else are not looked at.
+
+    One whose whole run is gone goes to `notes`: a run that was only moved aside looks the same, and without the
+    registration its work could not be taken over when it comes back. One that was never made to the end holds no work.
+    """
     runs = {run.state.run_id: run for run in examined.runs}
     for common in sorted({run.state.repository.common_dir for run in examined.runs}):
         try:
@@ -62,10 +68,13 @@ def registrations(examined: Examined) -> Iterator[Finding]:
             run = runs.get(run_id)
             if run is not None and not _is_needed(run.state, unit_id):
                 meaning = f"unit {unit_id} of run {run_id} does not need it any more"
-            elif not os.path.lexists(examined.root / run_id):
-                meaning = f"the run {run_id} that it belonged to was deleted"
-            else:
+            elif os.path.lexists(examined.root / run_id):
                 continue
+            elif entry.head:
+                notes.append(_of_no_run(common, workspace, run_id))
+                continue
+            else:
+                meaning = f"it was not made to the end, and the run {run_id} is gone"
             yield Finding(
                 "worktree",
                 str(workspace),
@@ -73,6 +82,13 @@ def registrations(examined: Examined) -> Iterator[Finding]:
                 fix(),
                 lambda common=common, place=place: _remove_workspace(examined.root, common, place),  # type: ignore[misc]
             )
+
+
+def _of_no_run(common: str, workspace: Path, run_id: str) -> Finding:
+    git, place = f"git -C {shlex.quote(common)} worktree", shlex.quote(str(workspace))
+    meaning = f"registered in {common}, but the run {run_id} is gone: if it was moved, put it back to go on with it"
+    command = f"{git} list --verbose  # deleted for good: {git} unlock {place}; {git} remove {place}"
+    return Finding("worktree", str(workspace), meaning, command)
 
 
 def _remove_emptied(root: Path, common: str, path: Path) -> None:
@@ -108,21 +124,34 @@ def refs(examined: Examined, notes: list[Finding]) -> Iterator[Finding]:
         try:
             out = Git(Path(top)).run("for-each-ref", "--format=%(refname) %(objectname)", f"{NAMESPACE}/")
         except ControllerError as error:
-            unfinished = any(_is_needed(run.state, name) for run in runs for name in run.state.units)
-            if unfinished:
+            unfinished = [run for run in runs if any(_is_needed(run.state, name) for name in run.state.units)]
+            gone = [run.directory for run in unfinished if not os.path.lexists(run.state.repository.git_dir)]
+            if gone:
+                yield _repository_gone(top, gone)
+            elif unfinished:
                 yield Finding("repository", top, error.message, f"git -C {shlex.quote(top)} status")
             continue
-        found = dict(line.split(" ") for line in out.decode().splitlines())
+        found = dict(os.fsdecode(line).split(" ") for line in out.splitlines())
         for run in runs:
             for unit in run.state.units.values():
                 ref = transport.ref_name(run.state.run_id, unit.unit_id)
                 yield from _ref(run, unit, ref, found.pop(ref, None))
-        busy = {transport.ref_name(run_id, "").rpartition("/")[0] for run_id in examined.busy}
+        others = (*examined.busy, *examined.unread)
+        unknown = {transport.ref_name(run_id, "").rpartition("/")[0] for run_id in others}
         for ref, commit in found.items():
-            if ref.rpartition("/")[0] not in busy:
+            if ref.rpartition("/")[0] not in unknown:
                 where = f"git -C {shlex.quote(top)}"
-                command = f"{where} show --stat {commit}  # not needed: {where} update-ref -d {ref} {commit}"
+                delete = f"{where} update-ref -d {shlex.quote(ref)} {commit}"
+                command = f"{where} show --stat {commit}  # not needed: {delete}"
                 notes.append(Finding("transport ref", ref, "belongs to no run of this runs root", command))
+
+
+def _repository_gone(top: str, runs: list[Path]) -> Finding:
+    meaning = (
+        "the repository is gone: if it was moved, put it back; if it was deleted for good, what its workers made is in "
+        "units/*/workspace of its runs: take what you need, then remove their folders by hand, as nothing else can"
+    )
+    return Finding("repository", top, meaning, f"{out_of_root(*runs)}  # only when it is gone for good")
 
 
 def _ref(run: OpenRun, unit: Unit, ref: str, found: str | None) -> Iterator[Finding]:
@@ -137,12 +166,29 @@ def _ref(run: OpenRun, unit: Unit, ref: str, found: str | None) -> Iterator[Find
         else:
             meaning = f"unit {unit.unit_id} is cleaned, but this is not the transport that it had"
             yield Finding("transport ref", ref, meaning, f"{where} show --stat {found}")
+    elif expected is not None and found is None and _is_pruned(run, expected):
+        meaning = (
+            f"it is gone, and Git has thrown the transport of unit {unit.unit_id} away: it cannot be integrated; what "
+            f"the worker made is still in {unit.workspace.path}: take what you need before you give the unit up"
+        )
+        if unit.state in ("integration-pending", "preserved", "native-completed") and not _holds(run, unit):
+            yield Finding("transport ref", ref, meaning, shlex.join(guidance.abandon(run, unit)))
     elif expected is not None and found is None:
         meaning = f"somebody deleted it: Git may throw the transport of unit {unit.unit_id} away"
         yield Finding("transport ref", ref, meaning, fix(), lambda: _pin(run, unit.unit_id, ref, expected))
     elif expected is not None and found != expected:
         meaning = f"somebody moved it: it no longer holds the transport of unit {unit.unit_id}"
         yield Finding("transport ref", ref, meaning, f"{where} update-ref {ref} {expected} {found}")
+
+
+def _holds(run: OpenRun, unit: Unit) -> bool:
+    return run.state.lock is not None and run.state.lock.unit_id == unit.unit_id
+
+
+def _is_pruned(run: OpenRun, commit: str) -> bool:
+    """Whether Git says that it has no such object; any other trouble is not that."""
+    said = run.git.call("cat-file", "--batch-check", stdin=f"{commit}\n".encode()).stdout
+    return said == f"{commit} missing\n".encode()
 
 
 def _delete(run: OpenRun, unit_id: str, ref: str, commit: str) -> None:
@@ -199,3 +245,19 @@ def _foreign_locks(names: Iterable[str]) -> Iterator[Finding]:
             f"some Git process made it {age} s ago and still runs, or was killed: its changes are refused until then"
         )
         yield Finding("git lock", str(path), meaning, f"rm {shlex.quote(str(path))}  # when no Git runs there")
+
+
+def shelves(examined: Examined) -> Iterator[Finding]:
+    """Files of the user that a run had moved aside for its apply, and that nobody will give back: the run is gone."""
+    known = {
+        Shelf(Path(r.state.repository.git_dir), r.directory, kind).folder for r in examined.runs for kind in _SHELVES
+    }
+    for git_dir in sorted({run.state.repository.git_dir for run in examined.runs}):
+        for kind in _SHELVES:
+            for folder in sorted(set(Path(git_dir).glob(f"unit-workspace-*.{kind}")) - known):
+                yield Finding(
+                    "kept files",
+                    str(folder),
+                    "the checkout's files of before a unit, moved aside by a run that is not here any more",
+                    f"ls -lR {shlex.quote(str(folder))}  # put the run back and resume it, or move them back yourself",
+                )

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from contextlib import suppress
+from typing import Any, TextIO
 
 import click
 
 from controller import interrupts
 from controller.answer import Answer
 from controller.encoding import dumps
-from controller.errors import ControllerError, Unreadable
+from controller.errors import Blocked, ControllerError, Unreadable
+from runner.errors import RunnerError, Untrusted
 
 
 class PrefixCommand(click.Command):
@@ -47,31 +49,51 @@ def answer(command: Callable[..., Answer], unit_id: str | None = None, **argumen
     interrupts.install()
     try:
         result = command(**arguments)
-        _print(result.word, {**result.body, "next": _next(unit_id)})
-        code = 0
     except ControllerError as error:
         code = refuse(error, unit_id)
-    except BrokenPipeError:
-        code = 1
-    except OSError as error:
-        from controller.run_root import disk_error
-
-        code = refuse(disk_error(error), unit_id)
-    sys.stdout.flush()
+    except (RunnerError, OSError) as error:
+        code = refuse(_refusal(error), unit_id)
+    else:
+        code = _print(result.word, {**result.body, "next": _next(unit_id)}, 0)
     sys.exit(code)
+
+
+def _refusal(error: RunnerError | OSError) -> ControllerError:
+    """What went wrong below the controller, in its words."""
+    if isinstance(error, RunnerError):
+        kind = Unreadable if isinstance(error, Untrusted) else Blocked
+        return kind(error.message, expected=error.expected, found=error.found, remedy=error.remedy)
+    from controller.run_root import disk_error
+
+    return disk_error(error)
 
 
 def refuse(error: ControllerError, unit_id: str | None = None) -> int:
     """Print a refusal; its exit code."""
-    if isinstance(error, Unreadable):
-        print(error.word)  # never a body: what cannot be trusted is not quoted as JSON (section 2)
-    else:
-        _print(error.word, {**error.body(), "next": _next(unit_id)})
+    # What cannot be trusted is not quoted as JSON (section 2).
+    body = None if isinstance(error, Unreadable) else {**error.body(), "next": _next(unit_id)}
+    code = _print(error.word, body, error.exit_code)
     hints = [f"{name} {value}" for name, value in (("expected", error.expected), ("found", error.found)) if value]
-    text = "; ".join([error.message, *hints, f"to do: {error.remedy}"])
+    _complain("; ".join([error.message, *hints, f"to do: {error.remedy}"]))
+    return code
+
+
+def _complain(text: str) -> None:
+    """One line for people; who closed standard error does not want it."""
     line = " ".join(text.split())[:4000]
-    sys.stderr.write(f"unit-workspace: {line}\n".encode("utf-8", "backslashreplace").decode())
-    return error.exit_code
+    try:
+        sys.stderr.write(f"unit-workspace: {line}\n".encode("utf-8", "backslashreplace").decode())
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        _give_up(sys.stderr)
+
+
+def _give_up(stream: TextIO) -> None:
+    """Nobody can read this stream: what is left in it must not become another exit code at the end."""
+    with suppress(OSError, ValueError, AttributeError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
 
 
 def _next(unit_id: str | None) -> list[list[str]]:
@@ -83,16 +105,36 @@ def _next(unit_id: str | None) -> list[list[str]]:
 
     run = recent()
     if run is not None:
-        return guidance.next_commands(run, unit_id)
+        try:
+            return guidance.next_commands(run, unit_id)
+        except RunnerError:  # without /proc nothing can be said about the job's processes
+            return []
     try:  # refused before the run was opened, as when another command works on it
         with reading(str(context.params["run_id"])) as found:
             return guidance.next_commands(found, unit_id)
-    except (ControllerError, OSError):
+    except (ControllerError, RunnerError, OSError):
         return []
 
 
-def _print(word: str, body: dict[str, Any]) -> None:
-    sys.stdout.write(f"{word}\n{dumps(body)}\n")
+def _print(word: str, body: dict[str, Any] | None, code: int) -> int:
+    """Write the answer; `code`, or 1 in place of 0 when nobody can have read it."""
+    try:
+        sys.stdout.write(f"{word}\n" if body is None else f"{word}\n{dumps(body)}\n")
+        sys.stdout.flush()
+    except (OSError, ValueError, AttributeError) as error:
+        _unheard(error)
+        return code or 1
+    return code
+
+
+def _unheard(error: Exception) -> None:
+    """Standard output is closed or full: what the command did stands, and is told on standard error."""
+    _give_up(sys.stdout)
+    if not isinstance(error, BrokenPipeError):
+        _complain(
+            f"the answer could not be written to standard output: {error}; what the command did is recorded; "
+            "to do: run `status` for where the run stands, with an output that can be written"
+        )
 
 
 def stream(produce: Callable[[], Iterable[bytes]]) -> None:
@@ -106,7 +148,7 @@ def stream(produce: Callable[[], Iterable[bytes]]) -> None:
         code = refuse(error)
     except FileNotFoundError as error:
         code = refuse(Unreadable(f"{error.filename} is missing", expected="a journal", found="nothing"))
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # do not complain again at exit
+    except OSError as error:
+        _unheard(error)
         code = 1
     sys.exit(code)

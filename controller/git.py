@@ -66,6 +66,11 @@ def scrubbed(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     }
 
 
+def _path(value: str) -> str:
+    """PATH without relative and empty entries: in a repository they would run its own `./git`."""
+    return os.pathsep.join(part for part in value.split(os.pathsep) if os.path.isabs(part)) or os.defpath
+
+
 class Git:
     """Runs git in one directory; children hold `hold` (lock descriptors): a killed controller's git is waited for.
 
@@ -84,6 +89,7 @@ class Git:
         self.cwd = cwd
         self.hold = tuple(hold)
         self.env = {**scrubbed(), **_FORCED, **(env or {})}
+        self.env["PATH"] = _path(self.env.get("PATH", os.defpath))
         if "core.hooksPath=/dev/null" not in options:
             options = (*_OPTIONS, *options)
         self.options = tuple(options)

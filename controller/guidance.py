@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 
-from controller import programs
-from controller.jobs import expected_argv
+from controller import integration_lock, jobs, programs
 from controller.run import OpenRun
-from controller.state import DONE, FAILED_WORDS, RUNNING, Unit, accepted_commits, unaccepted
+from controller.state import DONE, FAILED_WORDS, RUNNING, Unit, accepted_commits, has_open_claim, unaccepted
 
 Argv = list[str]
 _VERIFY = ["--", "<verification-command>", "<argument ...>"]
@@ -49,7 +49,7 @@ def _run(run: OpenRun) -> list[Argv]:
 def start_command(run: OpenRun, unit: Unit) -> Argv:
     """The runner call that dispatches the prepared attempt (seed 004, step 4)."""
     idle = "600" if unit.attempt.activity_posture == "incremental" else "0"
-    argv = expected_argv(run, unit)
+    argv = jobs.expected_argv(run, unit)
     return [
         "env",
         "CE_PEER_HARD_SECS=7200",
@@ -73,10 +73,9 @@ def start_command(run: OpenRun, unit: Unit) -> Argv:
 
 
 def _unit(run: OpenRun, unit: Unit) -> list[Argv]:
-    attempt = unit.attempt
     if unit.cleanup_intent is not None:
         return [_do(run, "resume")]
-    if attempt.fallback.claimed is not None and attempt.fallback.completed is None:
+    if has_open_claim(unit):
         lock = run.state.lock
         if lock is not None and lock.unit_id == unit.unit_id:
             return [_marked(run, unit, "integration-release"), _do(run, "resume")]
@@ -129,6 +128,27 @@ def _claim(run: OpenRun, unit: Unit) -> Argv:
     return _do(run, "claim-fallback", "--unit-id", unit.unit_id, "--caller-mode", "<interactive|headless>")
 
 
+def _first(run: OpenRun, unit: Unit) -> Argv | None:
+    """What must be brought to its end before this unit can be integrated or implemented natively."""
+    accepted = accepted_commits(run.state)
+    waits = [name for name in unit.dependencies if name not in accepted] + integration_lock.earlier(run, unit)
+    held = run.state.lock
+    if held is not None and held.unit_id != unit.unit_id:
+        waits.insert(0, held.unit_id)
+    if not waits:
+        return None
+    known = waits[0] in run.state.units
+    more = () if known else ("--base", "<head>", "--packet", "<packet-file>")
+    return _do(run, "status" if known else "prepare", "--unit-id", waits[0], *more)
+
+
+def _failed(run: OpenRun, unit: Unit) -> list[Argv]:
+    """The two ways on from an attempt that ended badly, once nothing of it runs any more."""
+    if jobs.processes(unit):
+        return [_do(run, "reap", "--unit-id", unit.unit_id)]
+    return [_first(run, unit) or _claim(run, unit), abandon(run, unit)]
+
+
 def _queued(run: OpenRun, unit: Unit) -> list[Argv]:
     if not unit.workspace.registered:
         return [_do(run, "resume"), abandon(run, unit)]
@@ -150,14 +170,15 @@ def _authoring(run: OpenRun, unit: Unit) -> list[Argv]:
     job = attempt.job_id or "<job-id>"
     sync = _do(run, "sync-job", "--unit-id", unit.unit_id)
     if attempt.terminal_validation_failure is not None or attempt.process_state in FAILED_WORDS:
-        return [_claim(run, unit), abandon(run, unit)]
+        return _failed(run, unit)
     if attempt.process_state == DONE:
         return [_do(run, "terminalize", "--unit-id", unit.unit_id)]
     wait = [*programs.runner(), "wait", "--skill", "ce-work", "--max-secs", "60", job]
     reap = _do(run, "reap", "--unit-id", unit.unit_id)
-    if attempt.process_state == RUNNING:
+    # Before `sync-job` has looked it is only not known to have started: its adapter has just asked for its consent.
+    if attempt.process_state == RUNNING or attempt.fallback.reason is None:
         return [wait, sync, reap]
-    return [wait, sync, abandon(run, unit)]
+    return [sync, *_failed(run, unit)]
 
 
 def _authored(run: OpenRun, unit: Unit) -> list[Argv]:
@@ -165,7 +186,7 @@ def _authored(run: OpenRun, unit: Unit) -> list[Argv]:
     if receipt.get("terminal_status") == "blocked":
         return [abandon(run, unit)]
     if unit.attempt.terminal_validation_failure is not None:
-        return [_claim(run, unit), abandon(run, unit)]
+        return _failed(run, unit)
     return [_do(run, "terminalize", "--unit-id", unit.unit_id)]
 
 
@@ -208,7 +229,7 @@ def _pending(run: OpenRun, unit: Unit) -> list[Argv]:
     receipt = unit.attempt.terminal_receipt or {}
     if receipt.get("terminal_status") == "scope_expansion":
         return [inspect, abandon(run, unit)]
-    return [inspect, _integrate(run, unit), abandon(run, unit)]
+    return [inspect, _first(run, unit) or _integrate(run, unit), abandon(run, unit)]
 
 
 def _integrated(run: OpenRun, unit: Unit) -> list[Argv]:
@@ -242,7 +263,9 @@ def _preserved(run: OpenRun, unit: Unit) -> list[Argv]:
             _marked(run, unit, "preflight"),
             _do(run, "resume"),
         ]
-    return [_integrate(run, unit), abandon(run, unit), _claim(run, unit)]
+    first = _first(run, unit)
+    ways = [_integrate(run, unit), _claim(run, unit)] if first is None else [first]
+    return [ways[0], abandon(run, unit), *ways[1:]]
 
 
 def _native(run: OpenRun, unit: Unit) -> list[Argv]:
@@ -262,9 +285,11 @@ def _cleaned(run: OpenRun, unit: Unit) -> list[Argv]:
         return [_marked(run, unit, "integration-release"), _do(run, "resume")]
     if unit.cleanup is not None and not unit.cleanup["artifact_cleanup"]["complete"]:
         return [_do(run, "resume")]
-    if unit.integration.canonical_commit is not None:
-        return []
-    number = len(unit.attempts) + 1
+    if unit.integration.canonical_commit is not None or lock is not None:
+        return []  # finished, or another unit has to let the lock go first
+    used = {attempt.attempt_id for attempt in unit.attempts}
+    number = next(n for n in count(len(used) + 1) if f"attempt-{n}" not in used)
+    wave = ("--wave-id", unit.wave.id, "--wave-position", str(unit.wave.position)) if unit.wave.id is not None else ()
     return [
         _do(
             run,
@@ -278,5 +303,6 @@ def _cleaned(run: OpenRun, unit: Unit) -> list[Argv]:
             "--attempt-id",
             f"attempt-{number}",
             *(part for name in unit.dependencies for part in ("--dependency", name)),
+            *wave,
         )
     ]

@@ -11,29 +11,32 @@ from controller.encoding import seconds
 from controller.errors import Blocked, Refused
 from controller.journal import utc_now_ms
 from controller.run import OpenRun
-from controller.state import accepted_commit
+from controller.state import Unit, accepted_commit, has_open_claim
 from runner import private
+
+
+def earlier(run: OpenRun, unit: Unit) -> list[str]:
+    """The wave siblings with a lower position that are not resolved, sorted."""
+    return sorted(
+        other.unit_id
+        for other in run.state.units.values()
+        if unit.wave.id is not None
+        and other.wave.id == unit.wave.id
+        and other.wave.position < unit.wave.position
+        and other.state not in ("committed", "preserved", "cleaned")
+        and accepted_commit(other) is None
+    )
 
 
 def require_turn(run: OpenRun, unit_id: str) -> None:
     """Every wave sibling with a lower position is resolved (`BLOCKED`)."""
-    unit = run.unit(unit_id)
-    if unit.wave.id is None:
-        return
-    earlier = [
-        other.unit_id
-        for other in run.state.units.values()
-        if other.wave.id == unit.wave.id
-        and other.wave.position < unit.wave.position
-        and other.state not in ("committed", "preserved", "cleaned")
-        and accepted_commit(other) is None
-    ]
-    if earlier:
+    waits = earlier(run, run.unit(unit_id))
+    if waits:
         raise Blocked(
             "earlier wave unit not resolved",
-            detail={"reason": "earlier wave unit not resolved", "units": sorted(earlier)},
+            detail={"reason": "earlier wave unit not resolved", "units": waits},
             expected="earlier units committed, preserved or cleaned",
-            found=", ".join(sorted(earlier)),
+            found=", ".join(waits),
             remedy="integrate or resolve them first, in the order of their positions",
         )
 
@@ -42,6 +45,15 @@ def acquire(run: OpenRun, unit_id: str, *, resume: bool, wait: float = 0.0) -> t
     """Hold the lock in the unit's name; (token, resumed)."""
     unit = run.unit(unit_id)
     machine.require("integration-acquire", unit_id, unit.state)
+    held = run.state.lock
+    if has_open_claim(unit) and (held is None or held.unit_id != unit_id):
+        raise Refused(
+            "native fallback already owns implementation",
+            detail={"unit_id": unit_id},
+            expected="no open fallback claim",
+            found="a claim that is not completed",
+            remedy="complete-fallback, which needs the lock free",
+        )
     require_turn(run, unit_id)
     return take(run, unit_id, resume=resume, wait=wait)
 

@@ -15,9 +15,13 @@ def _note(signum: int, _frame: FrameType | None) -> None:
 
 
 def install() -> None:
-    """Note SIGINT, SIGTERM and SIGHUP instead of dying of them; `check` speaks of them."""
+    """Note SIGINT, SIGTERM and SIGHUP instead of dying of them; `check` speaks of them.
+
+    One that is ignored stays ignored: that is what `nohup` asks for.
+    """
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, _note)
+        if signal.getsignal(signum) is not signal.SIG_IGN:
+            signal.signal(signum, _note)
 
 
 def pending() -> str | None:

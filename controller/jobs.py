@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,10 +14,16 @@ from controller import records as r
 from controller.errors import Ambiguous, Blocked, Unreadable
 from controller.run import OpenRun
 from controller.state import DONE, FAILED_WORDS, NEVER_STARTED, Unit
-from runner.job import JobView, Meta, read_job
+from runner.job import JOB_ID_VARIABLE, JobView, Meta, read_job
+from runner.process import ProcessIdentity
 from runner.verdict import State
 
 SKILL = "ce-work"
+ENDED = (DONE, *FAILED_WORDS)
+LOST = "died-without-result"
+_RUNNERS_OWN = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
+_GRACE_SECONDS = 1.0
+_RECORD_SECONDS = 2.0
 
 
 def expected_argv(run: OpenRun, unit: Unit) -> list[str]:
@@ -39,8 +48,71 @@ def view(run: OpenRun, job_id: str) -> JobView:
             f"job {job_id} cannot be trusted: {found.problem or 'no meta.json'}",
             expected=f"a private job directory {path} with meta.json",
             found=found.problem or "no meta.json",
+            remedy="put it back as it was; or `reap` the unit: that ends the job and records that its records are lost",
         )
     return found
+
+
+def recorded_view(run: OpenRun, unit: Unit) -> JobView | None:
+    """The bound job's files; None when they are lost or spoiled after its end was recorded: the record stands."""
+    assert unit.attempt.job_id is not None
+    try:
+        return view(run, unit.attempt.job_id)
+    except Unreadable:
+        if unit.attempt.process_state in ENDED:
+            return None
+        raise
+
+
+def processes(unit: Unit) -> list[ProcessIdentity]:
+    """Every live process that carries the id of the attempt's job in its environment.
+
+    Only an id of the runner's making is one of a kind: one that another program chose may be that of another job, too.
+    What such a process started and stripped of the mark ends with it: the job's supervisor sees to that.
+    """
+    from runner.process import marked
+
+    job_id = unit.attempt.job_id or ""
+    return marked(JOB_ID_VARIABLE, job_id) if _RUNNERS_OWN.fullmatch(job_id) else []
+
+
+def require_no_process(unit: Unit) -> None:
+    """`BLOCKED` while a process of the job lives, whatever word its files hold: a worker can write those itself.
+
+    It could change what is being pinned (stablyai/orca#10004), and go on at the user's cost beside its successor.
+    """
+    pids = [identity.pid for identity in processes(unit)]
+    if pids:
+        raise Blocked(
+            f"{len(pids)} process(es) of job {unit.attempt.job_id} still run",
+            detail={"unit_id": unit.unit_id, "job_id": unit.attempt.job_id, "pids": pids},
+            expected="no process of the job",
+            found=", ".join(f"pid {pid}" for pid in pids[:20]),
+            remedy=f"reap --unit-id {unit.unit_id} ends them; then run the command again",
+        )
+
+
+def end_processes(run: OpenRun, unit: Unit) -> None:
+    """End what runs with the job's mark, and wait for its supervisor to end the rest and to record how it ended.
+
+    `BLOCKED` when something of it is still there then. Nothing is signalled on the word of a file alone.
+    """
+    import time
+
+    from runner.process import kill_all, wait_gone, with_descendants
+
+    job_id = unit.attempt.job_id
+    if job_id is None:
+        return
+    before = read_job(run.job_dir(job_id))
+    if kill_all(lambda: with_descendants(processes(unit)), _GRACE_SECONDS):
+        if before.supervisor is not None:
+            wait_gone(before.supervisor, _RECORD_SECONDS)
+        deadline = time.monotonic() + _RECORD_SECONDS
+        while before.state is State.NEVER_STARTED and time.monotonic() < deadline:
+            before = read_job(run.job_dir(job_id))  # its `pid` was removed; its supervisor records the end all the same
+            time.sleep(0.02)
+    require_no_process(unit)
 
 
 def require_contract(run: OpenRun, unit: Unit, job_id: str) -> JobView:
@@ -102,17 +174,25 @@ def contract_problem(run: OpenRun, unit: Unit, meta: Meta, job_id: str) -> Block
     return None
 
 
-def matching(run: OpenRun, unit: Unit) -> str | None:
-    """The one unbound job that satisfies the contract of this attempt; `AMBIGUOUS` when there are several."""
+def unbound(run: OpenRun, unit: Unit) -> Iterator[JobView]:
+    """The jobs that satisfy the contract of this attempt and that no attempt is bound to."""
     bound = {attempt.job_id for other in run.state.units.values() for attempt in other.attempts}
-    found = []
-    for name in sorted(os.listdir(run.directory / "jobs")):
+    try:
+        names = sorted(os.listdir(run.directory / "jobs"))
+    except FileNotFoundError:  # removed by somebody; the runner makes it again
+        return
+    for name in names:
         path = run.directory / "jobs" / name
         if name in bound or not path.is_dir() or path.is_symlink():
             continue
-        meta = read_job(path, strict=True).meta
-        if meta is not None and contract_problem(run, unit, meta, name) is None:
-            found.append(name)
+        found = read_job(path, strict=True)
+        if found.meta is not None and contract_problem(run, unit, found.meta, name) is None:
+            yield found
+
+
+def matching(run: OpenRun, unit: Unit) -> str | None:
+    """The one unbound job that satisfies the contract of this attempt; `AMBIGUOUS` when there are several."""
+    found = [os.path.basename(job.job_dir) for job in unbound(run, unit)]
     if len(found) > 1:
         raise Ambiguous(
             f"several jobs match unit {unit.unit_id}",
@@ -125,8 +205,11 @@ def matching(run: OpenRun, unit: Unit) -> str | None:
 
 
 def iso(seconds: float | None) -> str | None:
-    """Seconds since the epoch as the protocol's time stamp."""
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """Seconds since the epoch as the protocol's time stamp; None for a time that no calendar has."""
+    try:
+        return None if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def progress(unit: Unit, found: JobView | None) -> dict[str, Any]:
@@ -160,7 +243,7 @@ def progress(unit: Unit, found: JobView | None) -> dict[str, Any]:
 
 
 def _whole(seconds: float | None) -> int | None:
-    return None if seconds is None else int(seconds)
+    return None if seconds is None or not math.isfinite(seconds) else int(seconds)
 
 
 def sync(run: OpenRun, unit_id: str) -> JobView | None:
@@ -169,7 +252,9 @@ def sync(run: OpenRun, unit_id: str) -> JobView | None:
     attempt = unit.attempt
     if attempt.job_id is None or not attempt.bulky_artifacts_retained:
         return None
-    found = view(run, attempt.job_id)
+    found = recorded_view(run, unit)
+    if found is None:
+        return None
     activity = {
         "posture": attempt.activity_posture,
         "latest_at": iso(found.last_activity),
@@ -182,7 +267,7 @@ def sync(run: OpenRun, unit_id: str) -> JobView | None:
     }
     word = found.state.value
     news = (word, activity, limits) != (attempt.process_state, attempt.activity, attempt.limits)
-    if word in (DONE, *FAILED_WORDS) or (word == NEVER_STARTED and attempt.fallback.reason is None):
+    if word in ENDED or (word == NEVER_STARTED and attempt.fallback.reason is None):
         if news or word == NEVER_STARTED:
             reason = found.reason if "byte cap" in (found.reason or "") else None
             run.record(
@@ -197,3 +282,28 @@ def sync(run: OpenRun, unit_id: str) -> JobView | None:
             kind = r.RouteUnavailable if receipt[0] == "unavailable" else r.RouteFailed
             run.record(kind(terminal_receipt=receipt[1]), unit=unit_id)
     return found
+
+
+def record_lost(run: OpenRun, unit_id: str) -> bool:
+    """Record that a job without readable files is over; False when they can be read, or its end was recorded.
+
+    The caller has ended its processes. Without this a unit whose job folder a cleaner of /tmp removed had no way out.
+    """
+    unit = run.unit(unit_id)
+    assert unit.attempt.job_id is not None
+    if unit.attempt.process_state in ENDED:
+        return False
+    try:
+        view(run, unit.attempt.job_id)
+    except Unreadable as error:
+        run.record(
+            r.JobTerminal(
+                process_state=LOST,
+                activity=unit.attempt.activity,
+                limits=unit.attempt.limits,
+                failure_reason=f"records lost: {error.found}"[:1000],
+            ),
+            unit=unit_id,
+        )
+        return True
+    return False

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from controller import run_root
-from controller.errors import Blocked, Refused, Unreadable
+from controller.errors import Blocked, NotFound, Refused, Unreadable
 from controller.state import Run
 from runner import private
 
@@ -34,9 +34,19 @@ def held(path: Path, *, wait: float, what: str) -> Iterator[int]:
     if path.exists():
         with run_root.trusted():
             private.read_private(path, None)
+    if not path.parent.is_dir():  # FileLock would make it: a run that `gc` has just taken away must not come back
+        raise _removed(path, what)
     lock = FileLock(path, timeout=wait, mode=0o600, thread_local=False)
     try:
         lock.acquire(poll_interval=0.02)
+        fd = lock._context.lock_file_fd
+        if fd is None:  # pragma: no cover - filelock always has a descriptor while it holds the lock
+            raise Unreadable(f"lock {path} has no descriptor")
+        if not os.path.lexists(path) or not os.path.samestat(os.fstat(fd), os.lstat(path)):
+            lock.release(force=True)
+            raise _removed(path, what)
+    except FileNotFoundError:
+        raise _removed(path, what) from None
     except Timeout:
         holder = _holder(path)
         raise Refused(
@@ -51,12 +61,18 @@ def held(path: Path, *, wait: float, what: str) -> Iterator[int]:
     try:
         if os.stat(path).st_mode & 0o777 != 0o600:
             os.chmod(path, 0o600)
-        fd = lock._context.lock_file_fd
-        if fd is None:  # pragma: no cover - filelock always has a descriptor while it holds the lock
-            raise Unreadable(f"lock {path} has no descriptor")
         yield fd
     finally:
         lock.release(force=True)
+
+
+def _removed(path: Path, what: str) -> NotFound:
+    return NotFound(
+        f"{what} was removed meanwhile",
+        expected=str(path),
+        found="nothing" if not path.exists() else "another one",
+        remedy="`runs` lists what is there",
+    )
 
 
 def is_held(path: Path) -> bool:

@@ -9,6 +9,17 @@ import click
 
 from controller.frame import PrefixCommand
 
+
+class _Seconds(click.FloatRange):
+    """Seconds in a range; `nan` lies in none, though no comparison says so."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if number != number:
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return number
+
+
 run_id = click.option("--run-id", required=True)
 unit_id = click.option("--unit-id", required=True)
 attempt_id = click.option("--attempt-id", required=True)
@@ -17,14 +28,14 @@ token = click.option("--lock-token", required=True)
 wait = click.option(
     "--wait-lock",
     "wait",
-    type=click.FloatRange(0, 60),
+    type=_Seconds(0, 60),
     default=10,
     show_default=True,
     help="Seconds to wait for another command that works on the run.",
 )
 queue = click.option(
     "--wait-lock",
-    type=click.FloatRange(0, 60),
+    type=_Seconds(0, 60),
     default=0,
     show_default=True,
     help="Seconds to queue for the integration lock of the branch.",

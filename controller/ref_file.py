@@ -46,7 +46,7 @@ class Refs:
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 pass
         for line in self._packed():
-            if line.endswith(f" {ref}".encode()):
+            if line.endswith(os.fsencode(f" {ref}")):
                 return line.partition(b" ")[0].decode()
         return None
 
@@ -85,7 +85,7 @@ class Refs:
     def _head(self) -> str:
         with run_root.trusted():
             head = self._git_dir / "HEAD"
-            text = os.readlink(head) if head.is_symlink() else head.read_text("ascii", "replace")
+            text = os.readlink(head) if head.is_symlink() else os.fsdecode(head.read_bytes())
         name = text.removeprefix("ref:").strip()
         for _ in range(5):  # as deep as git follows
             target = self.current(name)
@@ -161,7 +161,7 @@ class Refs:
         kept: list[bytes] = []
         dropping = False
         for line in lines:
-            dropping = line.endswith(f" {ref}".encode()) or (dropping and line.startswith(b"^"))
+            dropping = line.endswith(os.fsencode(f" {ref}")) or (dropping and line.startswith(b"^"))
             if not dropping:
                 kept.append(line)
         if kept != lines:

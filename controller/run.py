@@ -27,7 +27,7 @@ from controller import (
     transport,
 )
 from controller import records as r
-from controller.errors import ControllerError, Refused, Unreadable
+from controller.errors import Blocked, ControllerError, Refused, Unreadable
 from controller.git import Git
 from controller.state import Run, Unit
 from controller.steps import Entry
@@ -199,6 +199,7 @@ def changing(run_id: str, *, wait: float = lock.DEFAULT_WAIT) -> Iterator[OpenRu
                     expected=directory.name,
                     found=state.run_id,
                 )
+            _require_at_home(directory, state)
             run = OpenRun(directory, state, entries, writer, (fd,))
             while writer.moved is not None:
                 moved = writer.moved
@@ -219,6 +220,27 @@ def changing(run_id: str, *, wait: float = lock.DEFAULT_WAIT) -> Iterator[OpenRu
             run.project()
         finally:
             writer.close()
+
+
+def _require_at_home(directory: Path, state: Run) -> None:
+    """`BLOCKED` in a copied or moved run: its records name the workspaces and references of the run at its old place.
+
+    A command in a backup once removed the original's workspace. The same directory by another name is at home.
+    """
+    for unit in state.units.values():
+        home = Path(unit.workspace.path).parents[2]
+        try:
+            same = home.samefile(directory)
+        except OSError:
+            same = False
+        if not same:
+            raise Blocked(
+                f"run {state.run_id} is not where its records say: it was copied or moved",
+                detail={"unit_id": unit.unit_id},
+                expected=f"the run at {home}",
+                found=str(directory),
+                remedy=f"put the run back to {home}, or work on the run that is there",
+            )
 
 
 def _end_survivors(run: OpenRun) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
+import shlex
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from controller.errors import Blocked, NotFound, Refused, Unreadable
@@ -19,6 +21,7 @@ LOCKS = ".locks"
 JOURNAL = "journal.jsonl"
 MANIFEST = "manifest.json"
 INIT_PREFIX = f"{private.TEMP_PREFIX}init-"
+_DRAFT = re.compile(rf"{re.escape(INIT_PREFIX)}[0-9a-f]{{12}}\Z")
 PACKET_MAX = 200_000
 RESULT_MAX = 5 * 1024 * 1024
 ADAPTER_LOG_MAX = 10 * 1024 * 1024
@@ -55,11 +58,16 @@ def trusted() -> Iterator[None]:
 def disk_error(error: OSError) -> Blocked:
     """A failed system call as a refusal that says what to do."""
     name = os.strerror(error.errno or 0)
+    mend = "free space or repair the file system"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        mend = "give yourself permission there (chmod u+rwX)"
+    elif str(error.filename).startswith("/proc/self/"):
+        mend = "mount /proc: without it nothing can be said about processes and mounts"
     return Blocked(
         f"{name}: {error.filename or 'private run state'}",
         detail={"errno": error.errno},
         found=name,
-        remedy="free space or repair the file system, then run `resume --run-id`; nothing recorded is lost",
+        remedy=f"{mend}, then run `resume --run-id`; nothing recorded is lost",
     )
 
 
@@ -109,8 +117,16 @@ def lookup_roots() -> list[Path]:
     configured = configured_root()
     if configured is not None:
         return [configured]
-    roots = [root / "ce-work" for root in _owner_roots()]
-    return list(dict.fromkeys(roots))
+    roots: dict[object, Path] = {}
+    for owner in _owner_roots():
+        root = owner / "ce-work"
+        try:
+            found = os.stat(root)
+        except OSError:
+            roots.setdefault(root, root)
+        else:
+            roots.setdefault((found.st_dev, found.st_ino), root)  # $TMPDIR may be another name of /tmp
+    return list(roots.values())
 
 
 def creation_root() -> Path:
@@ -164,6 +180,14 @@ def lock_name(kind: str, key: str) -> str:
     return f"{kind}-{hashlib.sha256(os.fsencode(key)).hexdigest()}.{suffix}"
 
 
+def is_draft(path: Path) -> bool:
+    """Whether a killed `init` or `gc` left this: nobody else makes such names, and they make private folders only."""
+    try:
+        return _DRAFT.match(path.name) is not None and bool(private.check_private_dir(path))
+    except (Untrusted, OSError):
+        return False
+
+
 def make_dir(path: Path) -> None:
     """A private directory, created or trusted."""
     with trusted():
@@ -203,25 +227,56 @@ def write(path: Path, data: bytes) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory of the run, never through a link.
+    """Remove a directory of the run, never through a link or a mount (`Blocked`, and nothing removed, for a mount).
 
     A worker may have taken away its own permissions, or nested folders deeper than a path, a recursion or the number of
-    open files reaches: folders are moved up before they are emptied.
+    open files reaches: folders are moved up before they are emptied. Another process may be removing the same tree.
     """
     try:
         if path.is_symlink():
-            path.unlink()
+            path.unlink(missing_ok=True)
         elif path.exists():
-            top = _open_folder(str(path), None)
-            try:
-                while folders := _unlink_files(top):
-                    for name in folders:
-                        _lift(top, name)
-            finally:
-                os.close(top)
-            os.rmdir(path)
+            require_no_mount(path)
+            while not _emptied(path):
+                pass
     except OSError as error:
         raise disk_error(error) from None
+
+
+def require_no_mount(path: Path) -> None:
+    """`Blocked` when something is mounted on a folder or below it: what lies there is somebody else's."""
+    top = os.fsencode(os.path.realpath(path))
+    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
+        place = re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), line.split(b" ")[4])
+        if place == top or place.startswith(top + b"/"):
+            mount = os.fsdecode(place)
+            raise Blocked(
+                f"something is mounted at {mount}: removing {path} would remove what is mounted there",
+                detail={"mount": mount},
+                expected="nothing mounted there",
+                found=f"a mount at {mount}",
+                remedy=f"umount {shlex.quote(mount)}, then run the command again",
+            )
+
+
+def _emptied(path: Path) -> bool:
+    """Remove a folder; False when another process that removes it, too, has just moved a folder up in it."""
+    with suppress(FileNotFoundError):
+        top = _open_folder(str(path), None)
+        try:
+            while folders := _unlink_files(top):
+                for name in folders:
+                    with suppress(FileNotFoundError):
+                        _lift(top, name)
+        finally:
+            os.close(top)
+        try:
+            os.rmdir(path)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+            return False
+    return True
 
 
 def _lift(top: int, name: str) -> None:
@@ -229,8 +284,9 @@ def _lift(top: int, name: str) -> None:
     folder = _open_folder(name, top)
     try:
         for child in _unlink_files(folder):
-            os.close(_open_folder(child, folder))  # its `..` changes: it must be writable
-            os.rename(child, f"{private.TEMP_PREFIX}{os.urandom(8).hex()}", src_dir_fd=folder, dst_dir_fd=top)
+            with suppress(FileNotFoundError):
+                os.close(_open_folder(child, folder))  # its `..` changes: it must be writable
+                os.rename(child, f"{private.TEMP_PREFIX}{os.urandom(8).hex()}", src_dir_fd=folder, dst_dir_fd=top)
     finally:
         os.close(folder)
     os.rmdir(name, dir_fd=top)
@@ -257,7 +313,8 @@ def _unlink_files(folder: int) -> list[str]:
         if entry.is_dir(follow_symlinks=False):
             folders.append(entry.name)
         else:
-            os.unlink(entry.name, dir_fd=folder)
+            with suppress(FileNotFoundError):
+                os.unlink(entry.name, dir_fd=folder)
     return folders
 
 

@@ -24,7 +24,7 @@ def parse_object(text: str, name: str) -> dict[str, Any]:
     """A JSON object given on the command line (`REFUSED` otherwise)."""
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Refused(f"{name} is not JSON: {error}", expected="a JSON object", found=text[:80]) from None
     if not isinstance(value, dict):
         raise Refused(f"{name} must be a JSON object", expected="a JSON object", found=type(value).__name__)

@@ -238,6 +238,12 @@ def accepted_commits(run: Run) -> dict[str, str]:
     return {unit_id: commit for unit_id, commit in found.items() if commit is not None}
 
 
+def has_open_claim(unit: Unit) -> bool:
+    """Whether a native implementation was authorized and is not completed: it owns the unit (section 8)."""
+    fallback = unit.attempt.fallback
+    return fallback.claimed is not None and fallback.completed is None
+
+
 def is_withdrawn(unit: Unit) -> bool:
     """Whether the unit was given up before any dispatch: the run does not wait for it (section 18 row 11)."""
     receipt = (unit.cleanup or {}).get("abandonment_receipt") or {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ from controller.errors import Blocked, ControllerError, Refused
 from controller.run import OpenRun
 from controller.shadow import Shadow
 from controller.state import DONE, Unit
-
-_RUNNERS_OWN = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
 
 
 class WorkerBlocked(Blocked):
@@ -44,7 +41,7 @@ def terminalize(run: OpenRun, unit_id: str) -> Unit:
             found="a claim",
             remedy="complete-fallback",
         )
-    _require_no_process(unit)
+    jobs.require_no_process(unit)
     # Recorded also when it cannot be trusted (UNREADABLE): a worker that spoils its own result, log or workspace must
     # not leave its unit without a way out.
     try:
@@ -75,27 +72,6 @@ def _require_done(unit: Unit) -> None:
         found=attempt.process_state,
         remedy="wait for it" if attempt.process_state == "running" else "cleanup --abandon or claim-fallback",
     )
-
-
-def _require_no_process(unit: Unit) -> None:
-    """`BLOCKED` while a process of the job lives: it could change what is being pinned (stablyai/orca#10004).
-
-    It is known by the job id in its environment. Only an id of the runner's making is one of a kind: one that another
-    program chose may be that of another job, too.
-    """
-    from runner.job import JOB_ID_VARIABLE
-    from runner.process import marked
-
-    job = unit.attempt.job_id or ""
-    pids = sorted(identity.pid for identity in marked(JOB_ID_VARIABLE, job)) if _RUNNERS_OWN.fullmatch(job) else []
-    if pids:
-        raise Blocked(
-            f"the job of unit {unit.unit_id} is done but {len(pids)} process(es) of it still run",
-            detail={"unit_id": unit.unit_id, "pids": pids},
-            expected="no process of the job",
-            found=", ".join(f"pid {pid}" for pid in pids[:20]),
-            remedy="end them, then terminalize again",
-        )
 
 
 def _author(run: OpenRun, unit_id: str) -> None:

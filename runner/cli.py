@@ -25,7 +25,9 @@ _READER_GONE = 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code. Never raises, never shows a traceback."""
     from runner.errors import RunnerError, printable
+    from runner.start_up import complain, forget_stdout, start_up
 
+    start_up()
     words = list(sys.argv[1:] if argv is None else argv)
     # The first `--` ends our own arguments, wherever it stands.
     worker = None
@@ -39,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return outcome if isinstance(outcome, int) else 0
     except click.UsageError as fault:
         if fault.ctx is not None:
-            click.echo(fault.ctx.get_usage(), err=True)
+            complain(fault.ctx.get_usage())
         return _complain(printable(fault.format_message()), 2)
     except RunnerError as fault:
         return _complain(str(fault), fault.exit_code)
@@ -47,10 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain("interrupted", _INTERRUPTED)
     except (BrokenPipeError, SystemExit):
         # Click turns the first into the second.
-        _forget_stdout()
+        forget_stdout()
         return _READER_GONE
     except OSError as fault:
-        _forget_stdout()
+        forget_stdout()
         where = f" {fault.filename!r}" if fault.filename is not None else ""
         return _complain(printable(f"{fault.strerror or fault}{where}"), 1)
     except Exception as fault:
@@ -85,10 +87,20 @@ def start(worker: list[str] | None, /, no_sweep: bool, **asked: Any) -> None:
     """Start a detached job; prints its id. The worker's command follows `--`."""
     import os
 
+    from runner.errors import RunnerError
     from runner.start import Request
     from runner.start import start as start_job
 
-    _line(start_job(Request(argv=_worker(worker), sweep=not no_sweep, **asked), os.environ))
+    job = start_job(Request(argv=_worker(worker), sweep=not no_sweep, **asked), os.environ)
+    try:
+        _line(job)
+    except OSError as fault:
+        raise RunnerError(
+            f"job {job} was started",
+            expected="a standard output that takes its id",
+            found=fault.strerror or "none",
+            remedy="do not start it again: wait for it by this id, or reap it",
+        ) from fault
 
 
 @cli.command()
@@ -144,14 +156,15 @@ def result(worker: list[str] | None, job: str | None, skill: str | None, file: s
 
 @cli.command()
 @_skill
+@click.option("--gone", is_flag=True, help="Where its processes cannot be seen: they are no more, for sure.")
 @click.argument("job")
 @click.pass_obj
-def reap(worker: list[str] | None, job: str, skill: str | None) -> None:
+def reap(worker: list[str] | None, job: str, skill: str | None, gone: bool) -> None:
     """End a running job and everything of it; does nothing to one that has ended."""
     from runner.reap import reap as reap_job
 
     _no_worker(worker)
-    reap_job(_find((job,), skill)[0])
+    reap_job(_find((job,), skill)[0], gone=gone)
 
 
 @cli.command()
@@ -331,15 +344,10 @@ def _emit(data: bytes) -> None:
 
 
 def _complain(message: str, code: int) -> int:
-    sys.stderr.write(f"{PROGRAM}: {message}\n")
+    from runner.start_up import complain
+
+    complain(f"{PROGRAM}: {message}")
     return code
-
-
-def _forget_stdout() -> None:
-    import os
-
-    # The interpreter flushes stdout once more at exit; what could not be written would fail and show there.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 if __name__ == "__main__":

@@ -73,6 +73,21 @@ class Untrusted(RunnerError):
         )
 
 
+class Unseen(RunnerError):
+    """The processes in question cannot be seen from here: neither alive nor dead may be said of them.
+
+    Taking unknown for gone would have the same work done, and paid for, twice.
+    """
+
+    def __init__(self, expected: str, found: str, remedy: str = "") -> None:
+        super().__init__(
+            "cannot see the job's processes from here",
+            expected=expected,
+            found=found,
+            remedy=remedy or "run this where the job was started; `reap --gone` if that container is no more",
+        )
+
+
 class Interrupted(RunnerError):
     """A signal asked the calling program to stop; the supervised tree has already been ended.
 

@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from runner import private
-from runner.errors import Untrusted, printable
+from runner.errors import Unseen, Untrusted, printable
 from runner.limits import Supervision
-from runner.process import ProcessIdentity, is_alive
+from runner.process import ProcessIdentity, is_alive, pid_namespace, require_seen
 from runner.verdict import TERMINAL, Result, State, Verdict
 
 META, PID, LOG, REASON, STATUS, SURVIVORS = "meta.json", "pid", "out.log", "reason", "status", "survivors"
@@ -33,6 +33,7 @@ REASON_MAX_BYTES = 4096
 JOB_ID_VARIABLE = "CE_PEER_JOB_ID"
 
 _LOCK_SECONDS = 2.0
+_YEAR_10000 = 253402300800
 _T = TypeVar("_T")
 
 
@@ -52,7 +53,11 @@ class Meta(msgspec.Struct, frozen=True):
 
 
 class Processes(msgspec.Struct, frozen=True):
-    """`pid`: the documented numbers, and of ours the identities that make them proof."""
+    """`pid`: the documented numbers, and of ours the identities that make them proof.
+
+    `pid_namespace`: the inode of the namespace that they were taken in. `job_dir_device`, `job_dir_inode`: the
+    directory itself, which a copy of it is not.
+    """
 
     supervisor_pid: int | None = None
     worker_pid: int | None = None
@@ -60,6 +65,9 @@ class Processes(msgspec.Struct, frozen=True):
     boot_id: str | None = None
     supervisor: ProcessIdentity | None = None
     worker: ProcessIdentity | None = None
+    pid_namespace: int | None = None
+    job_dir_device: int | None = None
+    job_dir_inode: int | None = None
 
 
 class Survivors(msgspec.Struct, frozen=True):
@@ -73,7 +81,9 @@ class JobView(msgspec.Struct, frozen=True):
 
     - `reason` and `ended_at` only once it has ended; times are seconds since the epoch.
     - `supervisor`, `worker`: identities, None where only bare numbers (or nothing) were recorded.
-    - `contact`: for a running job `live` or `lost` (its supervisor is gone and `reap` is needed), else None.
+    - `processes`: the whole record that they are of, None where there is none or it is not readable.
+    - `contact`: for a running job `live`, `lost` (its supervisor is gone and `reap` is needed) or None when that
+      cannot be seen from here; else None.
     - `log_bytes`, `last_activity`: size and time of the last growth of `out.log`.
     - `problem`: what about the directory is not trusted or not readable, None when all is well.
     """
@@ -84,6 +94,7 @@ class JobView(msgspec.Struct, frozen=True):
     meta: Meta | None = None
     supervisor: ProcessIdentity | None = None
     worker: ProcessIdentity | None = None
+    processes: Processes | None = None
     contact: str | None = None
     log_bytes: int | None = None
     last_activity: float | None = None
@@ -123,18 +134,17 @@ def read_job(job_dir: Path, *, strict: bool = False) -> JobView:
     job_dir = Path(job_dir)
     try:
         state = _state(job_dir, strict)
-        reader = private.read_private if strict else private.read_owned
-        reason = _text(reader, job_dir / REASON, REASON_MAX_BYTES) if state in TERMINAL else None
     except (Untrusted, OSError) as fault:
         return JobView(str(job_dir), State.UNREADABLE, problem=printable(str(fault)))
+    reason, reason_problem = _reason(job_dir, strict) if state in TERMINAL else (None, None)
     meta, meta_problem = _record(job_dir / META, Meta, strict)
     processes, pid_problem = _record(job_dir / PID, Processes, strict)
     left, _ = _record(job_dir / SURVIVORS, Survivors, strict)
     log = _status(job_dir / LOG)
     pid_status = _status(job_dir / PID)
     status = _status(job_dir / STATUS) if state in TERMINAL else None
-    problem = meta_problem or pid_problem
-    started = pid_status.st_mtime if pid_status is not None else None
+    problem = meta_problem or pid_problem or reason_problem
+    started = _changed(pid_status)
     return JobView(
         job_dir=str(job_dir),
         state=State.UNREADABLE if strict and problem else state,
@@ -142,11 +152,12 @@ def read_job(job_dir: Path, *, strict: bool = False) -> JobView:
         meta=meta,
         supervisor=processes.supervisor if processes else None,
         worker=processes.worker if processes else None,
+        processes=processes,
         contact=_contact(processes, started) if state is State.RUNNING else None,
         log_bytes=log.st_size if log else None,
-        last_activity=log.st_mtime if log else None,
+        last_activity=_changed(log),
         started=started,
-        ended_at=status.st_mtime if status else None,
+        ended_at=_changed(status),
         survivors=left.survivors if left else (),
         problem=problem,
     )
@@ -168,7 +179,10 @@ def write_meta(job_dir: Path, meta: Meta) -> None:
 
 def write_processes(job_dir: Path, supervisor: ProcessIdentity, worker: ProcessIdentity, group: int) -> None:
     """Write `pid`; from here on the job reads `running`."""
-    record = Processes(supervisor.pid, worker.pid, group, supervisor.boot_id, supervisor, worker)
+    folder = os.lstat(job_dir)
+    boot, namespace = supervisor.boot_id, pid_namespace()
+    place = (namespace, folder.st_dev, folder.st_ino)
+    record = Processes(supervisor.pid, worker.pid, group, boot, supervisor, worker, *place)
     private.write_atomic(job_dir / PID, msgspec.json.encode(record) + b"\n")
 
 
@@ -189,11 +203,17 @@ def publish(job_dir: Path, verdict: Verdict, survivors: tuple[ProcessIdentity, .
 
 
 def result_of(meta: Meta | None) -> Result:
-    """The declared result of a job as it is on disk now."""
+    """The declared result of a job as it is on disk now; one that cannot be looked at is none.
+
+    The path is whatever the worker makes of it while we look: a name too long, a loop of links, and more.
+    """
     if meta is None or meta.result_path is None:
         return Result(False, None, Supervision().result_max)
-    status = _status(Path(meta.result_path))
-    size = status.st_size if status is not None and stat.S_ISREG(status.st_mode) else None
+    try:
+        status = os.lstat(meta.result_path)
+        size = status.st_size if stat.S_ISREG(status.st_mode) else None
+    except (OSError, ValueError):
+        size = None
     return Result(True, size, meta.supervision.result_max)
 
 
@@ -247,6 +267,15 @@ def _text(reader: Any, path: Path, limit: int) -> str | None:
     return data.decode("utf-8", "replace").strip()
 
 
+def _reason(job_dir: Path, strict: bool) -> tuple[str | None, str | None]:
+    """The recorded reason, and what is wrong with it: that alone does not undo how the job ended."""
+    reader = private.read_private if strict else private.read_owned
+    try:
+        return _text(reader, job_dir / REASON, REASON_MAX_BYTES), None
+    except (Untrusted, OSError) as fault:
+        return None, printable(str(fault))
+
+
 def _record(path: Path, shape: type[_T], strict: bool) -> tuple[_T | None, str | None]:
     """A JSON record, and what is wrong with it; (None, None) when there is none."""
     try:
@@ -262,13 +291,17 @@ def _record(path: Path, shape: type[_T], strict: bool) -> tuple[_T | None, str |
         return None, printable(f"not trusted: {path}; expected {shape.__name__} as JSON; found {fault}")
 
 
-def _contact(processes: Processes | None, recorded: float | None) -> str:
+def _contact(processes: Processes | None, recorded: float | None) -> str | None:
     if processes is None:
         return "lost"
-    if processes.supervisor is not None:
-        return "live" if is_alive(processes.supervisor) else "lost"
-    # Only a number: it is the supervisor's if its process existed when the number was written down.
-    born = _born(processes.supervisor_pid)
+    try:
+        require_seen(processes.boot_id, processes.pid_namespace)
+        if processes.supervisor is not None:
+            return "live" if is_alive(processes.supervisor) else "lost"
+        # Only a number: it is the supervisor's if its process existed when the number was written down.
+        born = _born(processes.supervisor_pid)
+    except Unseen:
+        return None
     return "live" if born is not None and recorded is not None and born <= recorded + 1 else "lost"
 
 
@@ -288,6 +321,11 @@ def _status(path: Path) -> os.stat_result | None:
         return os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def _changed(status: os.stat_result | None) -> float | None:
+    """When the file was last written; None also for a time that no calendar holds."""
+    return status.st_mtime if status is not None and 0 <= status.st_mtime < _YEAR_10000 else None
 
 
 def _now(now: float | None) -> float:

@@ -31,6 +31,11 @@ class Supervision(msgspec.Struct, frozen=True):
     poll: float = POLL_SECONDS
     grace: float = GRACE_SECONDS
 
+    def __post_init__(self) -> None:
+        # JSON as others write it may hold NaN or 1e999.
+        if not all(math.isfinite(seconds) for seconds in (self.idle or 0, self.hard, self.poll, self.grace)):
+            raise ValueError("limits that are no finite numbers")
+
 
 def from_environment(environ: Mapping[str, str], skill: str) -> Supervision:
     """The limits for a new job of `skill`; a value that is no number, or negative, is the default."""

@@ -16,13 +16,15 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from runner.errors import RunnerError
+from runner.errors import Unseen
 
 KILL_SECONDS = 5.0
 """How long `kill_all` goes on after SIGKILL: nobody can end a process in uninterruptible sleep."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 _DEAD = ("Z", "X", "x")
+_UNKNOWN = "unknown"
+_LARGEST_PID = 2**31 - 1
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
@@ -46,10 +48,37 @@ def boot_id() -> str:
     """The kernel's boot id; it changes with every boot, so records of an earlier boot never match."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
+            return file.read().strip() or _UNKNOWN
     except OSError:
-        # Some sandboxes hide it; pid and start time then have to do.
-        return "unknown"
+        # Some sandboxes hide it; between two of these, pid and start time have to do.
+        return _UNKNOWN
+
+
+def pid_namespace() -> int | None:
+    """The inode of our pid namespace, in which alone our pids mean what they say; None where it is hidden."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return None
+
+
+def is_of_another_boot(recorded: str) -> bool:
+    """Whether a process recorded with this boot id has ended with its boot; `Unseen` when nobody can tell."""
+    if recorded == boot_id():
+        return False
+    if _UNKNOWN in (recorded, boot_id()):
+        raise Unseen(f"boot id {recorded}", f"boot id {boot_id()}")
+    return True
+
+
+def require_seen(boot: str | None, namespace: int | None) -> None:
+    """Raise `Unseen` unless processes that were recorded under these (None: not recorded) can be told from here."""
+    if boot is not None and is_of_another_boot(boot):
+        return
+    here = pid_namespace()
+    if namespace not in (None, here):
+        raise Unseen(f"pid namespace {namespace}", f"pid namespace {here or 'unknown'}")
+    _require_proc()
 
 
 def identify(pid: int) -> ProcessIdentity | None:
@@ -62,13 +91,16 @@ def self_identity() -> ProcessIdentity:
     """The identity of the calling process."""
     identity = identify(os.getpid())
     if identity is None:
-        raise RunnerError("cannot read /proc/self/stat", expected="a Linux /proc", remedy="mount /proc")
+        raise _hidden()
     return identity
 
 
 def is_alive(identity: ProcessIdentity) -> bool:
-    """Whether exactly this process still runs (a zombie does not)."""
-    return identity.boot_id == boot_id() and identify(identity.pid) == identity
+    """Whether exactly this process still runs (a zombie does not); `Unseen` when that cannot be known here."""
+    if is_of_another_boot(identity.boot_id):
+        return False
+    _require_proc()
+    return identify(identity.pid) == identity
 
 
 def signal_identity(identity: ProcessIdentity, sig: int) -> bool:
@@ -104,9 +136,13 @@ def poll_milliseconds(seconds: float) -> float:
 
 
 def open_pidfd(identity: ProcessIdentity) -> int | None:
-    """A pidfd of exactly this process (readable once it has exited; the caller closes it); None when gone."""
-    if identity.boot_id != boot_id() or identity.pid <= 0:
+    """A pidfd of exactly this process (readable once it has exited; the caller closes it); None when gone.
+
+    `Unseen` when that cannot be known here.
+    """
+    if is_of_another_boot(identity.boot_id) or not 0 < identity.pid <= _LARGEST_PID:
         return None
+    _require_proc()
     try:
         fd = os.pidfd_open(identity.pid)
     except ProcessLookupError:
@@ -218,7 +254,22 @@ def _identity(stat: _Stat) -> ProcessIdentity:
 
 
 def _pids() -> list[int]:
+    _require_proc()
     return sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
+
+
+def _require_proc() -> None:
+    """Raise `Unseen` unless `/proc` is that of our pid namespace: without it nothing can be said of any process."""
+    try:
+        mine = os.readlink("/proc/self")
+    except OSError:
+        mine = ""
+    if mine != str(os.getpid()):
+        raise _hidden()
+
+
+def _hidden() -> Unseen:
+    return Unseen("the /proc of this pid namespace", "none, or that of another", "mount /proc, then try again")
 
 
 def _all_stats() -> Iterator[_Stat]:
@@ -242,15 +293,13 @@ def _below(stats: Iterable[_Stat], pids: Iterable[int]) -> list[ProcessIdentity]
 
 
 def _read_stat(pid: int) -> _Stat | None:
-    if pid <= 0:
+    if not 0 < pid <= _LARGEST_PID:
         return None
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             line = file.readall()
     except (FileNotFoundError, ProcessLookupError):
-        # Unknown is not gone: without /proc nothing can be said about any process.
-        if not os.path.exists("/proc/self/stat"):
-            raise RunnerError("cannot read processes", expected="a Linux /proc", remedy="mount /proc") from None
+        _require_proc()
         return None
     # The second field is the command in parentheses and may itself hold blanks and parentheses.
     fields = line[line.rindex(b")") + 2 :].split()

@@ -7,12 +7,13 @@ a `pid` file of another program proves nothing.
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from pathlib import Path
 
 from runner import verdict
-from runner.errors import Untrusted
+from runner.errors import RunnerError, Untrusted
 from runner.job import JOB_ID_VARIABLE, JobView, publish, read_job, read_state, result_of
 from runner.limits import Supervision
 from runner.process import (
@@ -20,6 +21,7 @@ from runner.process import (
     is_alive,
     kill_all,
     marked,
+    require_seen,
     session_members,
     signal_identity,
     wait_gone,
@@ -32,16 +34,27 @@ _RECORD_SECONDS = 0.5
 _PAUSE_SECONDS = 0.01
 
 
-def reap(job_dir: Path) -> State:
+def reap(job_dir: Path, *, gone: bool = False) -> State:
     """End the job in `job_dir`; its state afterwards. Nothing happens to one that has ended or never started.
 
-    Raises `Untrusted` (exit 4) for a directory whose state cannot be read.
+    `gone`: a person says that the place it ran in (a container, say) is no more; where we would refuse because
+    of that, its end is recorded instead and nothing signalled.
+
+    Raises `Untrusted` (exit 4) for a directory whose state cannot be read, `Unseen` (exit 1) when the job's
+    processes cannot be told from here, `RunnerError` for a copy of a live job's directory.
     """
     view = read_job(job_dir)
     if view.state is State.UNREADABLE:
         raise Untrusted(job_dir, "a readable job directory", view.problem or "an unreadable state")
     if view.state is not State.RUNNING:
         return view.state
+    try:
+        _require_ours_to_end(view)
+    except RunnerError:
+        if not gone:
+            raise
+        publish(job_dir, verdict.of_reap(result_of(view.meta), worker_was_alive=False))
+        return read_state(job_dir)
     limits = view.meta.supervision if view.meta is not None else Supervision()
     grace = min(limits.grace, _LONGEST_GRACE)
     supervisor = view.supervisor
@@ -59,6 +72,27 @@ def reap(job_dir: Path) -> State:
         # Stopped or stuck; its job is over and recorded.
         signal_identity(supervisor, signal.SIGKILL)
     return read_state(job_dir)
+
+
+def _require_ours_to_end(view: JobView) -> None:
+    """Refuse what cannot be seen from here, and to end a job that lives by way of a copy of its directory."""
+    if view.processes is None:
+        return
+    require_seen(view.processes.boot_id, view.processes.pid_namespace)
+    if view.processes.job_dir_inode is None:
+        return
+    here = os.lstat(view.job_dir)
+    found = (here.st_dev, here.st_ino)
+    recorded = (view.processes.job_dir_device, view.processes.job_dir_inode)
+    if found == recorded:
+        return
+    if _tree(view) or (view.supervisor is not None and is_alive(view.supervisor)):
+        raise RunnerError(
+            f"{view.job_dir} is a copy, and the job that it is a copy of still runs",
+            expected=f"device and inode {recorded}",
+            found=f"{found}",
+            remedy="reap that job in the directory that it was started in, or wait for its end",
+        )
 
 
 def _recorded(job_dir: Path, supervisor: ProcessIdentity, seconds: float) -> bool:
@@ -89,6 +123,6 @@ def _tree(view: JobView) -> list[ProcessIdentity]:
 
 
 def _marked(view: JobView) -> list[ProcessIdentity]:
-    job_id = view.meta.job_id if view.meta is not None else ""
-    found = marked(JOB_ID_VARIABLE, job_id or Path(view.job_dir).name)
+    # The directory's name, not what `meta.json` says: that may be anybody's id.
+    found = marked(JOB_ID_VARIABLE, Path(view.job_dir).name)
     return [identity for identity in found if identity != view.supervisor]

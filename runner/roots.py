@@ -23,13 +23,23 @@ class Roots:
         configured = environ.get("CE_PEER_JOBS_ROOT")
         self._base = Path(os.path.abspath(configured)) if configured else None
         owner = f"compound-engineering-{os.geteuid()}"
-        defaults = [Path("/tmp") / owner, Path(os.path.abspath(environ.get("TMPDIR") or "/tmp")) / owner]
-        self._bases = [self._base] if self._base is not None else list(dict.fromkeys(defaults))
+        # Keyed by what they are: TMPDIR may be another name of /tmp, where each job would be found twice.
+        tops = {_place(top): top for top in (Path(os.path.abspath(environ.get("TMPDIR") or "/tmp")), Path("/tmp"))}
+        self._bases = [self._base] if self._base is not None else [top / owner for top in reversed(tops.values())]
         runs = environ.get("CE_WORK_RUNS_ROOT")
         self._ce_work = Path(os.path.abspath(runs)) if runs else None
 
     def create_jobs_dir(self, skill: str, run_id: str) -> Path:
-        """The `jobs` directory of a run, made if missing: new components 0700, the base repaired to it."""
+        """The `jobs` directory of a run, made if missing: new components 0700, the base repaired to it.
+
+        Raises `RunnerError` for a run id that begins with a dot: those names are the controller's own.
+        """
+        if run_id.startswith("."):
+            raise RunnerError(
+                f"invalid run id {run_id!r}",
+                expected="one that does not begin with a dot: such folders are the controller's own",
+                remedy="pass the run id that `unit-workspace init` was given",
+            )
         if skill == CE_WORK and self._ce_work is not None:
             skill_dir = self._ce_work
             skill_dir.parent.mkdir(parents=True, exist_ok=True)
@@ -115,6 +125,15 @@ def check_token(what: str, value: str) -> None:
             f"invalid {what} {printable(value)!r}",
             expected="letters, digits, '.', '_', '-' and not only dots",
         )
+
+
+def _place(path: Path) -> tuple[int, int] | Path:
+    """What a directory is under all its names."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return path
+    return status.st_dev, status.st_ino
 
 
 def _usable(base: Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -15,9 +15,10 @@ from runner.process import poll_milliseconds
 class Signals:
     """A context in which `caught` signals arrive through `fd` instead of interrupting anything.
 
-    Handlers, ignored signals and the wake-up descriptor are put back on leaving, and a signal that came in
-    the very last moment is still in `received`. A signal that the caller already ignores stays ignored unless
-    `force`. Outside the main thread Python cannot handle signals: nothing is caught and `fd` stays silent.
+    Handlers, ignored signals, the mask and the wake-up descriptor are put back on leaving, and a signal that
+    came in the very last moment is still in `received`. What the caller left blocked is let through; what it
+    ignores stays ignored unless `force`. Outside the main thread Python cannot handle signals: nothing is
+    caught and `fd` stays silent.
     """
 
     def __init__(
@@ -27,6 +28,7 @@ class Signals:
         self._ignored = tuple(ignored)
         self._force = force
         self._previous: dict[signal.Signals, Any] = {}
+        self._mask: Set[int] = frozenset()
         self._wakeup: int | None = None
         self.fd = -1
         self._write_fd = -1
@@ -46,12 +48,15 @@ class Signals:
                 self._previous[signum] = signal.signal(signum, _noted)
         for signum in self._ignored:
             self._previous[signum] = signal.signal(signum, signal.SIG_IGN)
+        # A mask is inherited, even through exec: with SIGCHLD in it no exit would ever be noticed.
+        self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, self._caught)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._wakeup is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
             for signum, handler in self._previous.items():
                 # None is a handler that was not installed from Python; it cannot be named, so it is left.
                 if handler is not None:

@@ -37,13 +37,15 @@ class Request(msgspec.Struct, frozen=True):
 def start(request: Request, environ: Mapping[str, str]) -> str:
     """Start a detached job and return its id; its `pid` file exists then.
 
-    Raises `RunnerError` for a bad token or a failed detach, `Untrusted` for a root that is somebody else's,
-    and `Preflight` for a worker that cannot be executed (its job directory then reads `never-started`).
+    Raises `RunnerError` for a bad token, an unusable result path or a failed detach, `Untrusted` for a root
+    that is somebody else's, and `Preflight` for a worker that cannot be executed (its job directory then reads
+    `never-started`).
     """
     check_token("skill", request.skill)
     check_token("run id", request.run_id)
     if request.label is not None:
         check_token("label", request.label)
+    result_path = _result_path(request.result_path)
     roots = Roots(environ)
     jobs = roots.create_jobs_dir(request.skill, request.run_id)
     if request.sweep:
@@ -58,7 +60,7 @@ def start(request: Request, environ: Mapping[str, str]) -> str:
         input_digest=request.input_digest,
         started_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         worker_argv=[program, *request.argv[1:]],
-        result_path=os.path.abspath(request.result_path) if request.result_path else None,
+        result_path=result_path,
         sweep_enabled=request.sweep,
         supervision=limits.from_environment(environ, request.skill),
     )
@@ -68,6 +70,25 @@ def start(request: Request, environ: Mapping[str, str]) -> str:
     private.create_exclusive(job_dir / LOG, b"")
     detach(job_dir, meta, {**environ, JOB_ID_VARIABLE: job_dir.name, PYTHON_VARIABLE: sys.executable})
     return job_dir.name
+
+
+def _result_path(path: str | None) -> str | None:
+    """The absolute path; `RunnerError` where no file can ever be seen."""
+    if not path:
+        return None
+    absolute = os.path.abspath(path)
+    try:
+        os.lstat(absolute)
+    except FileNotFoundError:
+        pass
+    except OSError as fault:
+        raise RunnerError(
+            f"unusable result path {absolute}",
+            expected="a path at which a file can be",
+            found=fault.strerror or "an error",
+            remedy="nothing was started; pass another --result-path",
+        ) from fault
+    return absolute
 
 
 def _claim(roots: Roots, request: Request) -> Path:

@@ -22,14 +22,17 @@ from runner.descriptors import close_all_but, null_standard_streams, pipe
 from runner.errors import RunnerError, printable
 from runner.job import LOG, Meta, publish, result_of, write_processes
 from runner.private import write_all
-from runner.process import become_subreaper, poll_milliseconds, self_identity
+from runner.process import ProcessIdentity, become_subreaper, poll_milliseconds, self_identity
 from runner.signals import Signals
-from runner.tree import Tree
+from runner.tree import Ended, Tree
 from runner.verdict import State, Verdict
 
 _RESULT_TICK_SECONDS = 0.02
 _CHUNK = 1 << 16
 _PIPE_BYTES = 1 << 20
+_FIRST_RETRY_SECONDS = 0.1
+_LONGEST_RETRY_SECONDS = 5.0
+_RETRY_SECONDS = 24 * 3600.0
 _READY = b"ready\n"
 
 
@@ -73,8 +76,10 @@ class _Supervisor:
         self._ready_fd = ready_fd
         self._poller = select.poll()
         self._logged = 0
-        # Decided while output was taken: the log is full, or cannot be written.
+        # Decided while output was taken: the log is full.
         self._log_verdict: Verdict | None = None
+        self._log_lost = 0
+        self._log_problem = ""
 
     def serve(self) -> NoReturn:
         """Start the worker, watch it, end its tree, record how it ended, exit."""
@@ -89,7 +94,7 @@ class _Supervisor:
             ignored = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE)
             with Signals(caught, ignored, force=True) as self._signals:
                 self._start()
-                self._finish(self._watch())
+                self._finish(self._watched())
         except Exception as fault:
             # `start` still listens if the worker was not let go; its gate closes when we exit.
             self._answer(printable(f"{type(fault).__name__}: {fault}").encode())
@@ -120,9 +125,6 @@ class _Supervisor:
         os.chdir("/")
         write_processes(self._job_dir, self_identity(), worker, os.getpgrp())
         self._answer(_READY)
-        self._gate.open()
-        self._poller.register(self._output, select.POLLIN)
-        self._poller.register(self._signals.fd, select.POLLIN)
         self._began = self._last_output = time.monotonic()
 
     def _answer(self, line: bytes) -> None:
@@ -136,8 +138,18 @@ class _Supervisor:
         os.close(self._ready_fd)
         self._ready_fd = -1
 
+    def _watched(self) -> Verdict | None:
+        """As `_watch`; a fault of ours, too, is a reason to end the worker, never to leave it to itself."""
+        try:
+            return self._watch()
+        except Exception as fault:
+            return verdict.supervision_failed(fault)
+
     def _watch(self) -> Verdict | None:
-        """Until the worker ends by itself (None) or must be ended (why)."""
+        """Let the worker go; until it ends by itself (None) or must be ended (why)."""
+        self._gate.open()
+        self._poller.register(self._output, select.POLLIN)
+        self._poller.register(self._signals.fd, select.POLLIN)
         while True:
             self._pass_time(self._seconds_to_next_limit())
             if self._tree.exited():
@@ -192,21 +204,28 @@ class _Supervisor:
     def _log(self, data: bytes) -> None:
         if self._log_verdict is not None:
             return
-        room = self._limits.log_max - self._logged
-        try:
-            write_all(self._log_fd, data[:room])
-        except OSError as fault:
-            self._log_verdict = Verdict(State.FAILED, f"log cannot be written: {fault.strerror}")
-            return
-        self._logged += min(len(data), room)
-        if len(data) > room:
+        room = memoryview(data)[: self._limits.log_max - self._logged]
+        if len(room) < len(data):
             self._log_verdict = verdict.log_over(self._limits.log_max)
+        try:
+            while room:
+                size = os.write(self._log_fd, room)
+                self._logged += size
+                room = room[size:]
+        except OSError as fault:
+            # Work that is paid for does not end for want of room for its messages.
+            self._log_lost += len(room)
+            self._log_problem = fault.strerror or "unknown error"
 
     def _finish(self, cause: Verdict | None) -> None:
-        ended = self._tree.end(self._limits.grace, self._pass_time)
-        taken = 0
-        while taken < _PIPE_BYTES and (size := self._pump()) > 0:
-            taken += size
+        try:
+            ended = self._tree.end(self._limits.grace, self._pass_time)
+            taken = 0
+            while taken < _PIPE_BYTES and (size := self._pump()) > 0:
+                taken += size
+        except Exception as fault:
+            cause = cause or verdict.supervision_failed(fault)
+            ended = self._end_at_once()
         # A full log is a failure also when the worker ended before we came to end it: one rule, no race.
         cause = cause or self._log_verdict
         if cause is None:
@@ -214,7 +233,31 @@ class _Supervisor:
             cause = verdict.of_exit(ended.status, problem, result_of(self._meta))
             if cause.state is not State.DONE and signal.SIGTERM in self._signals.received:
                 cause = verdict.REAPED
-        publish(self._job_dir, cause, ended.survivors)
+        if self._log_lost:
+            lost = f"{self._log_lost} bytes of output could not be logged: {self._log_problem}"
+            cause = Verdict(cause.state, f"{cause.reason}; {lost}")
+        self._publish(cause, ended.survivors)
+
+    def _end_at_once(self) -> Ended:
+        try:
+            return self._tree.end(0, self._signals.wait)
+        except Exception:
+            return self._tree.kill()
+
+    def _publish(self, cause: Verdict, survivors: tuple[ProcessIdentity, ...]) -> None:
+        """Record the end, when that becomes possible: on a full disk nobody but us knows the reason."""
+        pause = _FIRST_RETRY_SECONDS
+        deadline = time.monotonic() + _RETRY_SECONDS
+        while True:
+            try:
+                publish(self._job_dir, cause, survivors)
+                return
+            except OSError:
+                if time.monotonic() > deadline or not os.path.isdir(self._job_dir):
+                    return
+            # A `reap` wakes us.
+            self._signals.wait(pause)
+            pause = min(2 * pause, _LONGEST_RETRY_SECONDS)
 
 
 def _widen(fd: int) -> None:

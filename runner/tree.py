@@ -92,6 +92,11 @@ class Tree:
         survivors = at_exit if by_itself else [i for i in forced if i.pid != self._leader]
         return Ended(self._status, tuple(survivors))
 
+    def kill(self) -> Ended:
+        """SIGKILL to the leader's group: all that can be done where processes cannot be listed."""
+        self._kill([])
+        return Ended(None, ())
+
     def _settle(self, wait: Callable[[float], None]) -> None:
         # A `tee` or a pipe reader ends right after its writer and must not lose its last bytes to SIGTERM.
         deadline = time.monotonic() + SETTLE_SECONDS

@@ -68,6 +68,11 @@ def result_over(result: Result) -> Verdict:
     return Verdict(State.FAILED, f"result exceeded byte cap ({result.size} > {result.limit} bytes)")
 
 
+def supervision_failed(fault: Exception) -> Verdict:
+    """The supervisor itself could not go on, and has ended the worker."""
+    return Verdict(State.FAILED, f"supervision failed, the worker was ended: {type(fault).__name__}: {fault}")
+
+
 def of_exit(status: int | None, failure: Failure | None, result: Result) -> Verdict:
     """The verdict on a worker that ended by itself; `status` is its raw wait status (None: unknown)."""
     if result.oversize:

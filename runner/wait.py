@@ -27,7 +27,8 @@ def wait(job_dirs: Sequence[Path], seconds: float) -> None:
     try:
         for job_dir in job_dirs:
             view = read_job(job_dir)
-            if view.state is State.RUNNING and view.supervisor is not None:
+            # What cannot be told from here has no contact; such a job is looked at, too.
+            if view.state is State.RUNNING and view.supervisor is not None and view.contact == "live":
                 fd = open_pidfd(view.supervisor)
                 if fd is not None:
                     watched.append(fd)

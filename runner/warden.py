@@ -70,7 +70,7 @@ def serve(orders: Orders, mask: Set[int]) -> NoReturn:
         caught = (signal.SIGCHLD, signal.SIGTERM)
         ignored = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE)
         with Signals(caught, ignored, force=True) as signals:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask - set(caught))
             _report(orders, _supervise(orders, signals))
         code = 0
     finally:

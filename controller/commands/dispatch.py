@@ -19,6 +19,7 @@ from controller.run import OpenRun, changing
 from controller.state import Unit
 
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+_REAP_SECONDS = 120
 
 
 def _attempt(run: OpenRun, unit_id: str, attempt_id: str) -> Unit:
@@ -80,7 +81,16 @@ def authorize_dispatch(
                 remedy="complete-fallback; this job may not begin any more",
             )
         run.observe()
-        jobs.require_contract(run, unit, job_id)
+        found = jobs.require_contract(run, unit, job_id)
+        ended = [word for word in (found.state.value, unit.attempt.process_state) if word in jobs.ENDED]
+        if ended:
+            raise Refused(
+                f"job {job_id} has ended: it may not begin any more",
+                detail={"unit_id": unit_id, "job_id": job_id},
+                expected="a job that has not ended",
+                found=ended[0],
+                remedy="claim-fallback, or cleanup --abandon and prepare a fresh attempt",
+            )
         _require_request(run, unit, authorization, authorization_digest, workspace, packet, packet_digest, result_dir)
         receipt = shapes.DispatchReceipt(
             attempt_id=attempt_id,
@@ -196,24 +206,7 @@ def reap(*, run_id: str, unit_id: str, wait: float) -> Answer:
         unit = run.unit(unit_id)
         if unit.attempt.job_id is None:
             return Answer("REAPED", {"unit_id": unit_id, "process_state": "never-started"})
-        if unit.attempt.bulky_artifacts_retained:
-            done = subprocess.run(
-                [*programs.runner(), "reap", str(run.job_dir(unit.attempt.job_id))],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                env=dict(os.environ),
-                timeout=120,
-                check=False,
-            )
-            if done.returncode != 0:
-                message = done.stderr.decode("utf-8", "replace").strip()
-                raise Blocked(
-                    f"the runner could not reap job {unit.attempt.job_id}: {message}",
-                    detail={"unit_id": unit_id, "runner_exit": done.returncode},
-                    expected="exit 0",
-                    found=message or f"exit {done.returncode}",
-                )
-            jobs.sync(run, unit_id)
+        _reap(run, unit, unit.attempt.job_id)
         unit = run.unit(unit_id)
         return Answer(
             "REAPED",
@@ -223,3 +216,35 @@ def reap(*, run_id: str, unit_id: str, wait: float) -> Answer:
                 "recovery_path": str(run.unit_dir(unit_id)),
             },
         )
+
+
+def _reap(run: OpenRun, unit: Unit, job_id: str) -> None:
+    """End the job and record its end; also a job whose files say that it is over, and one whose files are lost."""
+    code, message = _runner_reap(run.job_dir(job_id)) if unit.attempt.bulky_artifacts_retained else (0, "")
+    jobs.end_processes(run, unit)
+    if not unit.attempt.bulky_artifacts_retained or jobs.record_lost(run, unit.unit_id):
+        return
+    if code != 0 and jobs.recorded_view(run, unit) is not None:
+        raise Blocked(
+            f"the runner could not reap job {job_id}: {message}",
+            detail={"unit_id": unit.unit_id, "runner_exit": code},
+            expected="exit 0",
+            found=message,
+        )
+    jobs.sync(run, unit.unit_id)
+
+
+def _runner_reap(job: Path) -> tuple[int | None, str]:
+    """The runner's exit code (None: it did not end) and what it said."""
+    try:
+        done = subprocess.run(
+            [*programs.runner(), "reap", str(job)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=dict(os.environ),
+            timeout=_REAP_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None, f"it did not end within {_REAP_SECONDS} s"
+    return done.returncode, done.stderr.decode("utf-8", "replace").strip() or f"exit {done.returncode}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from controller import examination, examination_git, run_root
@@ -21,17 +22,24 @@ def doctor(*, fix: bool) -> Answer:
     notes: list[Finding] = []
     busy: list[str] = []
     for root in run_root.lookup_roots():
-        if not root.is_dir():
+        if not os.path.lexists(root):
             continue
-        findings += list(examination.runs_root(root))
+        wrong = examination.no_runs_root(root)
+        if wrong is not None:
+            findings.append(wrong)
+            continue
+        findings += list(examination.leftovers(root))
         examined = examination.look(root, findings)
         busy += examined.busy
         findings += list(examination.lock_files(examined))
-        findings += list(examination_git.registrations(examined))
+        findings += list(examination_git.registrations(examined, notes))
         findings += list(examination_git.refs(examined, notes))
+        findings += list(examination_git.shelves(examined))
         findings += list(examination.missing_workspaces(examined))
         findings += list(examination_git.git_locks(examined))
         findings += list(examination.survivors(examined))
+        if fix and any(finding.repair for finding in findings):
+            run_root.ensure_root(root)  # for the locks that a repair takes
     report = [_view(finding) for finding in findings]
     if fix:
         for finding, view in zip(findings, report, strict=True):

@@ -46,6 +46,7 @@ def claim(*, run_id: str, unit_id: str, caller_mode: str, wait: float) -> Answer
         if unit.wave.id is not None:
             require_turn(run, unit_id)
         reason = _basis(run, unit)
+        jobs.require_no_process(unit)
         seen = run.look()
         head = seen.observation.head
         if reason == PRESERVED:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from controller import lock, run_root
+from controller import lock, run_root, worktree
 from controller.answer import Answer
 from controller.encoding import seconds
 from controller.errors import ControllerError, Refused
@@ -21,6 +22,11 @@ from runner.job import read_job
 from runner.verdict import State
 
 _DAY_SECONDS = 86400
+# What commands make in a run's folder, also half made by a killed one.
+_OURS = re.compile(
+    r"(journal\.jsonl|journal\.torn\.\d+|manifest\.json|manifest\.lock|source|packets|units|jobs|evidence|recovered"
+    r"|scratch|index-[0-9a-f]{12}(\.lock)?|index\.\w+(\.lock)?|\.tmp-\d+-[0-9a-f]+)\Z"
+)
 
 
 def gc(*, older_than_days: float, yes: bool) -> Answer:
@@ -62,7 +68,11 @@ def _reason(directory: Path, days: float) -> str | None:
         run = read_directory(directory)
     except ControllerError as error:
         return f"cannot be read: {error.message}"
-    reason = unfinished_reason(run.state) or _still_needed(run)
+    try:
+        with run_root.trusted():
+            reason = unfinished_reason(run.state) or _still_needed(run) or _foreign(run)
+    except ControllerError as error:
+        reason = f"cannot be judged: {error.message}"
     if reason is not None:
         return reason
     age = datetime.now(UTC) - datetime.fromisoformat(seconds(run.state.updated_at))
@@ -91,7 +101,7 @@ def _still_needed(run: OpenRun) -> str | None:
     for name in sorted(os.listdir(jobs)) if jobs.is_dir() else ():
         if (jobs / name).is_dir() and read_job(jobs / name).state is State.RUNNING:
             return f"job {name} has no outcome"
-    recovered = sum(len(files) for _, _, files in os.walk(run.directory / "recovered"))
+    recovered = _recovered(run.directory / "recovered")
     if recovered:
         return f"{recovered} file(s) of yours are in {run.directory / 'recovered'}: move or remove them first"
     holder = lock.read(run.lock_path)
@@ -100,6 +110,33 @@ def _still_needed(run: OpenRun) -> str | None:
     for unit_id in run.state.units:
         if run.refs.current(ref_name(run.state.run_id, unit_id)) is not None:
             return f"a transport of unit {unit_id} is pinned; `doctor` says what it is"
+    return None
+
+
+def _recovered(folder: Path) -> int:
+    """How many files of the user lie there: a link to a folder is one, and a folder that cannot be read holds some."""
+    faults: list[OSError] = []
+    found = 0
+    for at, folders, files in os.walk(folder, onerror=faults.append):
+        found += len(files) + sum(os.path.islink(os.path.join(at, name)) for name in folders)
+    return found + sum(not isinstance(fault, FileNotFoundError) for fault in faults)
+
+
+def _foreign(run: OpenRun) -> str | None:
+    """What lies in a finished run that no command of ours put there, or None."""
+    top = run.directory
+    strange = [top / name for name in os.listdir(top) if not _OURS.match(name)]
+    strange += [
+        place for folder in ("units", "packets") if (top / folder).is_dir() for place in (top / folder).iterdir()
+    ]
+    if strange:
+        return f"{min(strange)} is not of the run: move or remove it first"
+    inside = os.path.realpath(top) + "/"
+    for entry in worktree.registrations(run.state.repository.common_dir):
+        place = os.path.dirname(entry.gitdir)
+        if os.path.realpath(place).startswith(inside):
+            return f"{place} is a registered worktree: `git worktree remove` it first; one of a unit is `doctor`'s"
+    run_root.require_no_mount(top)
     return None
 
 

@@ -6,10 +6,11 @@ import hashlib
 import os
 import re
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from controller import brief, checkout, encoding, journal, lock, run_root, sanction, shapes
+from controller import brief, checkout, encoding, journal, lock, run_root, sanction, shapes, transport
 from controller import records as r
 from controller.answer import Answer
 from controller.checkout import Observation
@@ -60,8 +61,24 @@ def init(
         existing = _existing(run_id)
         if existing is not None:
             return _answer(_same(existing, seen, source, binding, egress), True, warnings)
+        _require_unused(Git(Path(seen.repository.toplevel)), run_id)
         run = _create(root, run_id, seen, source, content, binding, egress)
     return _answer(run, False, warnings)
+
+
+def _require_unused(git: Git, run_id: str) -> None:
+    """`BLOCKED` when a run of this name, below another runs root, has transports here: each would end the other's."""
+    space = transport.ref_name(run_id, "").rpartition("/")[0]
+    found = git.run("for-each-ref", "--count=1", "--format=%(refname)", f"{space}/").decode("utf-8", "replace").strip()
+    if found:
+        raise Blocked(
+            f"the repository holds transports of another run {run_id}",
+            detail={"run_id": run_id, "ref": found},
+            expected=f"no reference below {space}/",
+            found=found,
+            remedy="choose a new run id; or, if that run's directory is gone for good and its work is not wanted, "
+            "delete these references with git update-ref -d",
+        )
 
 
 def _answer(run: OpenRun, resumed: bool, warnings: list[str]) -> Answer:
@@ -169,8 +186,10 @@ def _create(
 ) -> OpenRun:
     """Build the whole run directory under a temporary name, then give it its name in one rename."""
     for name in os.listdir(root):
-        if name.startswith(run_root.INIT_PREFIX):  # ours, half made by a killed init; we hold the root's lock
-            run_root.remove_tree(root / name)
+        # Half made by a killed init (we hold the root's lock) or half removed by a gc. One that stays is doctor's.
+        if run_root.is_draft(root / name):
+            with suppress(Blocked):
+                run_root.remove_tree(root / name)
     draft = root / f"{run_root.INIT_PREFIX}{secrets.token_hex(6)}"
     try:
         for folder in ("", "source", "packets", "units", "jobs"):

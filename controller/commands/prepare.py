@@ -26,7 +26,7 @@ from controller import records as r
 from controller.answer import Answer
 from controller.errors import Blocked, Refused
 from controller.run import OpenRun, changing
-from controller.state import Unit, accepted_commits
+from controller.state import Unit, accepted_commits, has_open_claim
 
 
 def prepare(
@@ -218,6 +218,14 @@ def _retry(run: OpenRun, unit: Unit, request: _Request, head: str) -> Unit:
             expected="state cleaned, abandoned, artifact cleanup complete",
             found=f"state {unit.state}",
             remedy="cleanup --abandon with the exact transport or job, or resume",
+        )
+    if has_open_claim(unit):
+        raise Refused(
+            "native fallback already owns implementation",
+            detail={"unit_id": unit.unit_id},
+            expected="no open fallback claim",
+            found="a claim that is not completed",
+            remedy="complete-fallback: a native implementation that was authorized is never dropped for a retry",
         )
     if run.state.lock is not None:
         raise Refused(

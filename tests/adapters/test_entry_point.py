@@ -120,6 +120,44 @@ def test_it_works_through_a_link(tmp_path: Path) -> None:
     assert emit("codex", script=link).stdout.startswith("codex exec ")
 
 
+def test_output_that_nobody_takes_is_no_traceback() -> None:
+    argv = [sys.executable, "-P", "-c", "from adapters.cli import main; main()", "--emit-adapter", "codex"]
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY)}
+    for stream, code, message in ((">&-", 0, ""), (">/dev/full", 2, "No space left on device")):
+        done = subprocess.run(
+            ["sh", "-c", f'exec "$@" {stream}', "-", *argv],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=20,
+        )
+        assert (done.returncode, message in done.stderr, "Traceback" in done.stderr) == (code, True, False), done.stderr
+
+
+def test_a_job_does_not_fail_because_another_unit_is_being_verified(room: Room) -> None:
+    room.codex(write_answer())
+    busy = 'REFUSED\n{"reason":"busy","holder":"pid 1: integrate"}\n'
+    (room.scripts / "unit-workspace.py").write_text(
+        "import os, sys\n"
+        f"asked = {str(room.path / 'asked')!r}\n"
+        "if os.path.exists(asked):\n    print('AUTHORIZED')\n    sys.exit(0)\n"
+        "open(asked, 'w').close()\n"
+        f"sys.stdout.write({busy!r})\nsys.exit(1)\n"
+    )
+    ran = room.run()
+    assert ran.code == 0, ran.stderr
+    assert room.result["terminal_status"] == "completed"
+
+
+def test_a_busy_run_is_not_asked_for_longer_than_the_job_may_take(room: Room) -> None:
+    room.codex(write_answer())
+    room.controller_says('REFUSED\n{"reason":"busy"}\n', code=1)
+    ran = room.run(CE_PEER_HARD_SECS="1")
+    assert (ran.code, room.started) == (2, False)
+    assert "controller dispatch authorization failed" in ran.stderr
+
+
 def test_an_interpreter_that_is_gone_is_explained(tmp_path: Path) -> None:
     shown = emit("codex", CE_PEER_PYTHON="/nonexistent/python")
     assert shown.returncode == 1

@@ -37,8 +37,8 @@ def test_the_prompt_of_a_killed_call_is_removed_by_the_next_and_that_of_a_runnin
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     (theirs / "keep").write_text("keep")
-    (room.tmp / "ce-work-adapter-link").symlink_to(theirs)
-    (running,) = (path for path in room.tmp.iterdir() if not path.is_symlink())
+    (running,) = room.tmp.iterdir()
+    (room.tmp / "unit-workspace-adapter-0123456789ab").symlink_to(theirs)
     with scratch_folder({"TMPDIR": str(room.tmp)}) as other:
         assert (running / "prompt").exists()
     assert not other.exists()
@@ -49,7 +49,17 @@ def test_the_prompt_of_a_killed_call_is_removed_by_the_next_and_that_of_a_runnin
     with scratch_folder({"TMPDIR": str(room.tmp)}):
         assert not running.exists()
     assert (theirs / "keep").exists()
-    (room.tmp / "ce-work-adapter-link").unlink()
+    (room.tmp / "unit-workspace-adapter-0123456789ab").unlink()
+
+
+def test_the_folder_of_a_live_call_of_another_program_is_not_removed(tmp_path: Path) -> None:
+    # The public script of this name takes no lock; a person may well have named a folder after ours.
+    others = [tmp_path / name for name in ("ce-work-adapter-Ab12Cd", "ce-work-adapter-0123456789ab")]
+    others.append(tmp_path / "unit-workspace-adapter-notes")
+    for other in others:
+        other.mkdir(0o700)
+    with scratch_folder({"TMPDIR": str(tmp_path)}):
+        assert all(other.exists() for other in others)
 
 
 def test_a_secret_cut_by_two_writes_is_not_in_the_log(room: Room) -> None:

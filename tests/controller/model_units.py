@@ -205,6 +205,7 @@ class Model:
         unit = self.units[command.unit]
         self._clean()
         need(unit.state == "cleaned" and unit.abandoned, "the last attempt is not abandoned")
+        need(not unit.claimed, "a native fallback owns the unit")
         need(self.lock is None, "the lock is held")
         head = self.facts.head
         need(head in [unit.base, *self._accepted()], "the base is no accepted commit")
@@ -267,6 +268,7 @@ class Model:
         self._on_branch()
         need(unit.state in LOCKABLE, "state")
         need(self.lock is None or (self.lock == unit.name and command.resume), "the lock is held")
+        need(self.lock or not unit.claimed or unit.native, "a native fallback owns the unit")
         self.lock = unit.name
 
     def _applicable(self, unit: Unit, command: Command) -> None:

@@ -186,7 +186,7 @@ def test_a_manifest_that_is_missing_or_old_is_written_again(host: QuickHost, har
 
 
 def test_what_killed_commands_left_in_the_runs_root_is_removed(host: QuickHost) -> None:
-    left = host.runs / ".tmp-init-abc"
+    left = host.runs / ".tmp-init-0123456789ab"
     left.mkdir(mode=0o700)
     (left / "source").mkdir()
     mended_by_fix(host, one(host, "leftover"))
@@ -226,9 +226,10 @@ def test_the_lock_of_a_deleted_run_is_removed_only_when_nothing_is_left_of_the_r
     assert list((host.runs / ".locks").glob("integration-*.json"))
     host.run_dir("r2").rmdir()
     reply = doctor(host, fix=True).expect("HEALTHY")
-    assert {finding["check"] for finding in reply.body["findings"]} == {"integration lock", "worktree"}
+    assert [finding["check"] for finding in reply.body["findings"]] == ["integration lock"]
     assert not list((host.runs / ".locks").glob("integration-*.json"))
-    assert [note["check"] for note in reply.body["notes"]] == ["transport ref"], "whose transport it is, nobody knows"
+    notes = {note["check"] for note in reply.body["notes"]}
+    assert notes == {"worktree", "transport ref"}, "whose they are, and whether the run comes back, nobody knows"
 
 
 def test_a_lock_file_that_is_no_lock_record_is_shown_not_removed(host: QuickHost) -> None:
@@ -338,18 +339,35 @@ def test_a_workspace_that_no_unit_needs_is_removed_and_no_other(host: QuickHost)
     assert f"worktree {host.run_dir() / 'scratch'}\n" in listed, "not where a unit has its workspace"
 
 
-def test_the_registration_of_a_deleted_run_is_removed_but_not_one_that_somebody_locked(host: QuickHost) -> None:
+def test_a_workspace_that_no_unit_needs_stays_when_somebody_locked_it(host: QuickHost) -> None:
+    workspace = host.prepare("U1").expect("PREPARED").body["workspace"]
+    truncate_last(host, 2)
+    (host.run_dir() / "manifest.json").unlink()
+    host.call("resume", "--run-id", "r1").expect("RESUMED")
+    host.git("worktree", "unlock", workspace)
+    host.git("worktree", "lock", "--reason", "mine", workspace)
+    (finding,) = doctor(host, fix=True).expect("BLOCKED").body["findings"]
+    assert "locked" in finding["problem"] and Path(workspace, "f").exists()
+
+
+def test_a_run_that_was_only_moved_aside_goes_on_when_it_comes_back(host: QuickHost) -> None:
     host.init("r2").expect("READY")
-    for unit in ("U1", "U2"):
-        host.prepare(unit, run="r2").expect("PREPARED")
-    workspaces = [host.run_dir("r2") / "units" / unit / "workspace" for unit in ("U1", "U2")]
-    host.git("worktree", "unlock", str(workspaces[1]))
-    host.git("worktree", "lock", "--reason", "mine", str(workspaces[1]))
+    workspace = host.author("U1", run="r2")["workspace"]
+    host.run_dir("r2").rename(host.base / "aside")
+    (note,) = doctor(host, fix=True).expect("HEALTHY").body["notes"]
+    assert note["where"] == workspace
+    (host.base / "aside").rename(host.run_dir("r2"))
+    host.call("terminalize", "--run-id", "r2", "--unit-id", "U1").expect("INTEGRATION_PENDING")
+
+
+def test_the_registration_of_a_run_that_was_deleted_for_good_goes_by_the_commands_of_its_note(host: QuickHost) -> None:
+    host.init("r2").expect("READY")
+    host.prepare("U1", run="r2").expect("PREPARED")
     shutil.rmtree(host.run_dir("r2"))
-    report = {f["where"]: f for f in doctor(host, fix=True).expect("BLOCKED").body["findings"]}
-    assert report[str(workspaces[0])]["fixed"] and not report[str(workspaces[1])]["fixed"]
-    assert "locked" in report[str(workspaces[1])]["problem"]
-    assert str(workspaces[1]) in host.git("worktree", "list", "--porcelain")
+    (note,) = doctor(host, fix=True).expect("HEALTHY").body["notes"]
+    by_hand = note["command"].partition("# deleted for good: ")[2]
+    subprocess.run(by_hand, shell=True, check=True, env=host.env, cwd=host.base)
+    assert doctor(host).expect("HEALTHY").body["notes"] == []
 
 
 @pytest.mark.parametrize("left", ["an empty folder", "only gitdir", "half an add"])
@@ -473,3 +491,11 @@ def test_survivors_of_a_job_are_ended_only_when_its_id_proves_whose_they_are(hos
     finally:
         survivor.kill()
         survivor.wait()
+
+
+def test_files_that_a_deleted_run_had_moved_aside_are_named_and_left(host: QuickHost) -> None:
+    kept = host.repo / ".git" / f"unit-workspace-{'0' * 20}.kept"
+    kept.mkdir()
+    (kept / "f").write_text("precious\n")
+    left_alone_by_fix(host, one(host, "kept files"))
+    assert (kept / "f").read_text() == "precious\n"

@@ -202,6 +202,50 @@ def test_a_run_that_cannot_be_read_stays(host: QuickHost) -> None:
     assert sorted(os.listdir(host.runs / "mine")) == ["notes"]
 
 
+def test_a_link_of_the_user_in_recovered_stays_also_when_it_leads_to_a_folder(host: QuickHost) -> None:
+    host.pending("U2", {"u2": "x\n"})
+    host.integrate("U2", ("sh", "-c", "ln -s / mine; exit 1")).expect("BLOCKED")
+    host.integrate("U2").expect("UNIT_COMMITTED")
+    host.call("verify-run", "--run-id", "r1", "--", "true").expect("RUN_VERIFIED")
+    stays(host, "1 file(s) of yours")
+
+
+def _worktree(host: QuickHost) -> None:
+    host.git("worktree", "add", "-q", "--detach", str(host.run_dir() / "evidence" / "mine"))
+
+
+@pytest.mark.parametrize(
+    ("harm", "phrase"),
+    [
+        (lambda host: (host.run_dir() / "notes.txt").write_text("keep\n"), "notes.txt is not of the run"),
+        (lambda host: (host.run_dir() / "units" / "mine").mkdir(), "units/mine is not of the run"),
+        (_worktree, "evidence/mine is a registered worktree"),
+    ],
+    ids=["notes", "a folder among the units", "a worktree"],
+)
+def test_what_the_user_put_into_a_finished_run_stays(
+    host: QuickHost, harm: Callable[[QuickHost], object], phrase: str
+) -> None:
+    harm(host)
+    stays(host, phrase)
+
+
+def test_a_malformed_lock_file_keeps_its_run_and_no_other(host: QuickHost) -> None:
+    host.git("checkout", "-q", "-b", "other")
+    host.init("r2").expect("READY")
+    host.pending("U2", {"u2": "x\n"}, run="r2")
+    acquired = host.call("integration-acquire", "--run-id", "r2", "--unit-id", "U2").expect("ACQUIRED").body
+    (lock_file,) = (host.runs / ".locks").glob("integration-*.json")
+    released = ("--run-id", "r2", "--unit-id", "U2", "--lock-token", acquired["lock_token"])
+    host.call("integration-release", *released).expect("RELEASED")
+    host.integrate("U2", run="r2").expect("UNIT_COMMITTED")
+    host.call("verify-run", "--run-id", "r2", "--", "true").expect("RUN_VERIFIED")
+    host.private(lock_file, "{}\n")
+    reply = gc(host, "--yes").expect("COLLECTED")
+    assert [item["run_id"] for item in reply.body["runs"]] == ["r1"]
+    assert "not a lock record" in kept(reply)["r2"]
+
+
 def test_a_link_in_the_runs_root_leads_gc_nowhere(host: QuickHost) -> None:
     outside = host.base / "outside"
     host.run_dir().rename(outside)

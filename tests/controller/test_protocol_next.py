@@ -109,7 +109,7 @@ def test_the_straight_way_leads_from_nothing_to_a_verified_run_and_to_the_next_u
     assert follower.names == ["start", "record-job", "cleanup"]
     job = desk.write_job(prepared)
     follower.step("record-job", "AUTHORING", **{"job-id": job})
-    assert follower.names == ["wait", "sync-job", "cleanup"]
+    assert follower.names == ["wait", "sync-job", "reap"]
     desk.authorize(prepared, job).expect("AUTHORIZED")
     Path(prepared["workspace"], "new").write_text("new\n")
     desk.write_result(prepared)
@@ -290,3 +290,44 @@ def test_a_running_worker_can_be_ended_by_what_next_says(desk: Desk) -> None:
     assert follower.names == ["wait", "sync-job", "reap"]
     assert follower.step("reap", "REAPED").body["process_state"] == "timeout"
     assert follower.names == ["claim-fallback", "cleanup"]
+
+
+def test_a_retry_is_proposed_with_its_wave_and_an_attempt_id_that_is_free(desk: Desk) -> None:
+    desk.prepare("U1", "--wave-id", "w", "--wave-position", "1", "--attempt-id", "attempt-2").expect("PREPARED")
+    follower = _status(desk)
+    follower.step("cleanup", "CLEANED")
+    assert follower.step("prepare", "PREPARED").body["attempt_id"] == "attempt-3"
+    follower.step("cleanup", "CLEANED")
+    assert follower.step("prepare", "PREPARED").body["attempt_id"] == "attempt-4"
+
+
+def test_an_attempt_is_not_proposed_to_be_given_up_right_after_its_adapter_asked_for_consent(desk: Desk) -> None:
+    prepared = desk.prepare().expect("PREPARED").body
+    follower = Follower(desk, desk.authorize(prepared, desk.write_job(prepared)))
+    assert follower.names == ["wait", "sync-job", "reap"]
+    follower.step("sync-job", "SYNCED")  # now it is known that it never started
+    assert follower.names == ["sync-job", "claim-fallback", "cleanup"]
+    follower.step("claim-fallback", "FALLBACK_AUTHORIZED")
+
+
+def test_nothing_is_proposed_that_another_unit_keeps_from_being_done(desk: Desk) -> None:
+    desk.pending("U2", {"b": "x"})
+    desk.pending("U1", {"a": "x"}, "--dependency", "U2")
+    assert _status(desk).names == ["diff", "status", "cleanup"]  # U2 first: it depends on it
+    follower = _status(desk)
+    assert "U2" in follower.step("status", "STATUS").body["unit"]["unit_id"]
+    assert follower.names == ["diff", "integrate", "cleanup"]
+    desk.prepare("U3").expect("PREPARED")
+    desk.do("CLEANED", "cleanup", "--abandon", unit="U3")
+    desk.held("U2")
+    reply = desk.do("STATUS", "status", unit="U3")
+    assert "prepare" not in Follower(desk, reply).names, "a retry needs the lock free"
+    desk.pending("U4", {"d": "x"}, "--dependency", "U9")
+    assert Follower(desk, desk.do("STATUS", "status", unit="U4")).names == ["diff", "status", "cleanup"]
+
+
+def test_a_wave_unit_is_not_proposed_before_its_turn(desk: Desk) -> None:
+    desk.pending("U1", {"a": "x"}, "--wave-id", "w", "--wave-position", "1")
+    desk.pending("U2", {"b": "x"}, "--wave-id", "w", "--wave-position", "2")
+    assert Follower(desk, desk.do("STATUS", "status", unit="U2")).names == ["diff", "status", "cleanup"]
+    assert Follower(desk, desk.do("STATUS", "status", unit="U1")).names == ["diff", "integrate", "cleanup"]

@@ -178,7 +178,7 @@ def leftovers(scene: Scene) -> list[str]:
             if name.startswith((".tmp-", "index.work", "index-")) or name == "transport.stream":
                 problems.append(f"leftovers: {os.path.relpath(os.path.join(folder, name), scene.runs)}")
     # A killed adapter cannot take its scratch folder with it; the next call does.
-    temporary = (name for name in os.listdir(scene.base / "tmp") if not name.startswith("ce-work-adapter-"))
+    temporary = (name for name in os.listdir(scene.base / "tmp") if not name.startswith("unit-workspace-adapter-"))
     problems += [f"leftovers: {name}" for name in temporary]
     problems += [f"leftovers: {name}" for name in os.listdir(scene.runs) if name not in (".locks", "r0", "r1")]
     units = scene.run_dir() / "units"

@@ -32,12 +32,15 @@ def gc_of_a_finished_run(scene: Scene) -> list[str]:
 
 @scenario("doctor --fix")
 def doctor_fix(scene: Scene) -> list[str]:
-    """A deleted run left its lock and its worktree, a killed command its leavings; the manifest of `r1` is gone."""
+    """A deleted run left a half-made worktree, a killed command its leavings; the manifest of `r1` is gone."""
     _beside(scene)
     scene.init("r2").expect("READY")
     scene.prepare("U2", run="r2").expect("PREPARED")
+    for gitdir in (scene.repo / ".git" / "worktrees").glob("*/gitdir"):
+        if gitdir.read_text().startswith(f"{scene.run_dir('r2')}/"):
+            (gitdir.parent / "HEAD").unlink()
     shutil.rmtree(scene.run_dir("r2"))
-    left = scene.runs / ".tmp-init-abc"
+    left = scene.runs / ".tmp-init-0123456789ab"
     left.mkdir(mode=0o700)
     (left / "source").mkdir(mode=0o700)
     scene.private(scene.runs / ".locks" / ".tmp-1-ab", "")

@@ -26,6 +26,7 @@ START = ("start", "--skill", "s", "--run-id", "r")
         (("start", "--skill", "../s", "--run-id", "r", "--", "true"), 1, "invalid skill"),
         (("start", "--skill", "s", "--run-id", "..", "--", "true"), 1, "invalid run id"),
         (("start", "--skill", "s", "--run-id", "r\n", "--", "true"), 1, "invalid run id"),
+        (("start", "--skill", "s", "--run-id", ".locks", "--", "true"), 1, "begin with a dot"),
         ((*START, "--label", "a b", "--", "true"), 1, "invalid label"),
         ((*START, "--", ""), 1, "preflight"),
         ((*START, "--", "no-such-worker"), 1, "PATH"),

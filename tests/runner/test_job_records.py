@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +73,25 @@ def test_the_documented_keys_alone_make_a_job(tmp_path: Path) -> None:
     assert view.idle_seconds_left(1100) == 140
     assert view.hard_seconds_left(1100) == 1030
     assert view.hard_seconds_left(1e9) == 0
+
+
+def test_a_time_that_no_calendar_holds_is_unknown() -> None:
+    # Most file systems cannot hold it either, so there may be none here to write it to.
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
+        job = write_job(Path(folder) / "job", log="", pid=PID)
+        os.utime(job / "out.log", (10**12, 10**12))
+        view = read_job(job)
+        assert view.log_bytes == 0
+        assert view.last_activity is None or view.last_activity < 10**12
+
+
+def test_an_absurd_record_costs_its_own_value_and_nothing_else(tmp_path: Path) -> None:
+    job = write_job(
+        tmp_path / "job", status="done", reason="x" * 5000, log="", pid=PID, meta='{"supervision":{"log_max":1e999}}'
+    )
+    view = read_job(job)
+    assert (view.state, view.reason, view.meta) == (State.DONE, None, None)
+    assert "meta.json" in str(view.problem)
+    for limit in ("1e999", "NaN", "-Infinity"):
+        (job / "meta.json").write_text(f'{{"supervision":{{"hard":{limit}}}}}')
+        assert read_job(job).meta is None

@@ -7,6 +7,7 @@ import os
 import stat
 from pathlib import Path
 
+from runner.roots import Roots
 from tests.runner.support import Cli, write_job
 
 
@@ -48,6 +49,13 @@ def test_without_a_configured_root_the_temporary_directory_of_the_user_serves(cl
     base = tmp_path / f"compound-engineering-{os.geteuid()}"
     write_job(base / "s/r/jobs/only-here", status="done")
     assert cli.text("status", "only-here", CE_PEER_JOBS_ROOT="", TMPDIR=str(tmp_path)) == "done\n"
+
+
+def test_a_temporary_directory_with_two_names_holds_each_job_once(tmp_path: Path) -> None:
+    alias = tmp_path / "alias"
+    alias.symlink_to("/tmp")
+    assert len(Roots({"TMPDIR": str(alias)}).skill_dirs("s")) == 1
+    assert len(Roots({"TMPDIR": str(tmp_path)}).skill_dirs("s")) == 2
 
 
 def test_the_base_is_made_private_and_foreign_parts_are_refused(cli: Cli, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from runner.errors import Unseen
 from runner.process import (
     ProcessIdentity,
     descendants,
@@ -21,6 +22,7 @@ from runner.process import (
     is_alive,
     kill_all,
     marked,
+    open_pidfd,
     self_identity,
     signal_identity,
     wait_gone,
@@ -55,6 +57,27 @@ def test_a_record_of_an_earlier_boot_never_matches(sleeper: subprocess.Popen[byt
     before = msgspec.structs.replace(known(sleeper.pid), boot_id="00000000-0000-0000-0000-000000000000")
     assert not is_alive(before)
     assert not signal_identity(before, signal.SIGKILL)
+    assert sleeper.poll() is None
+
+
+def test_a_process_list_that_is_not_ours_is_no_proof_of_death(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identity = known(sleeper.pid)
+    hidden = msgspec.structs.replace(identity, boot_id="unknown")
+    for ask in (is_alive, open_pidfd, lambda identity: signal_identity(identity, signal.SIGKILL)):
+        with pytest.raises(Unseen):
+            ask(hidden)
+    monkeypatch.setattr(os, "readlink", lambda path: "1000000000")
+    former = msgspec.structs.replace(identity, start_time=identity.start_time - 1)
+    for look in (
+        lambda: is_alive(former),
+        lambda: identify(2**22 + 1),
+        lambda: marked("NOBODY", "HAS"),
+        lambda: signal_identity(identity, signal.SIGKILL),
+    ):
+        with pytest.raises(Unseen):
+            look()
     assert sleeper.poll() is None
 
 

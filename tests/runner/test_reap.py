@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,7 +122,7 @@ def test_a_worker_of_another_runner_is_ended_by_its_mark(cli: Cli, tmp_path: Pat
     env = {"CE_PEER_JOB_ID": f"job-{mark}", "RUNNER_TEST_MARK": mark, "PATH": os.environ["PATH"]}
     with running(["sleep", "60"], env=env, start_new_session=True) as worker:
         pid = {"supervisor_pid": 2**22 + 1, "worker_pid": worker.pid, "supervisor_pgid": 2**22 + 1}
-        job = write_job(tmp_path / "job", meta={"job_id": f"job-{mark}"}, pid=pid)
+        job = write_job(tmp_path / f"job-{mark}", meta={"job_id": f"job-{mark}"}, pid=pid)
         cli.text("reap", str(job))
         assert worker.wait(timeout=20) == -signal.SIGTERM
     assert (job / "status").read_text() == "timeout\n"
@@ -151,5 +153,85 @@ def test_a_torn_record_does_not_make_a_job_immortal(cli: Cli, tmp_path: Path) ->
         job = write_job(tmp_path / name, meta="{", pid=text)
         (report,) = json.loads(cli.text("status", "--json", str(job)))
         assert (report["state"], report["contact"]) == ("running", "lost")
+        cli.text("reap", str(job))
+        assert (job / "status").read_text() == "died-without-result\n"
+
+
+def change(job: Path, **keys: Any) -> dict[str, Any]:
+    """Change keys of the job's `pid` record; what it was."""
+    before = json.loads((job / "pid").read_bytes())
+    assert isinstance(before, dict)
+    (job / "pid").write_text(json.dumps(before | keys))
+    return before
+
+
+def test_a_job_that_cannot_be_seen_from_here_is_not_taken_for_dead(cli: Cli) -> None:
+    job = cli.shell(SLEEP)
+    supervisor, worker = job.processes()
+    unknown = {"pid": supervisor.pid, "start_time": supervisor.start_time, "boot_id": "unknown"}
+    for keys in ({"pid_namespace": 1}, {"boot_id": "unknown"}, {"boot_id": None, "supervisor": unknown}):
+        before = change(job.path, **keys)
+        assert before["pid_namespace"] == os.stat("/proc/self/ns/pid").st_ino
+        assert job.report()["contact"] is None
+        done = cli.call("reap", job.id)
+        assert (done.returncode, b"cannot see the job's processes from here" in done.stderr) == (1, True)
+        assert (job.word, gone(worker)) == ("running", False)
+        change(job.path, **before)
+    cli.text("reap", job.id)
+    assert job.word == "timeout"
+
+
+def test_a_job_of_a_container_that_is_no_more_does_not_run_for_ever(cli: Cli, tmp_path: Path) -> None:
+    lost = write_job(tmp_path / "lost", pid={"supervisor_pid": 7, "boot_id": boot_id(), "pid_namespace": 1})
+    assert cli.call("reap", str(lost)).returncode == 1
+    assert cli.text("status", str(lost)) == "running\n"
+    cli.text("reap", "--gone", str(lost))
+    assert cli.text("status", str(lost)) == "died-without-result\n"
+    # No container outlives its kernel.
+    old = write_job(tmp_path / "old", pid={"supervisor_pid": 7, "boot_id": "another", "pid_namespace": 1})
+    cli.text("reap", str(old))
+    assert cli.text("status", str(old)) == "died-without-result\n"
+
+
+def test_that_its_place_is_gone_is_not_believed_of_a_job_that_can_be_seen(cli: Cli) -> None:
+    job = cli.shell(SLEEP)
+    cli.text("reap", "--gone", job.id)
+    assert job.word == "timeout"
+    until(lambda: not cli.live(), "nothing left")
+
+
+def test_reaping_a_backup_does_not_end_the_job_that_it_is_a_copy_of(cli: Cli, tmp_path: Path) -> None:
+    job = cli.shell(SLEEP)
+    copy = tmp_path / "backup" / job.id
+    shutil.copytree(job.path, copy)
+    done = cli.call("reap", str(copy))
+    assert (done.returncode, b"is a copy" in done.stderr) == (1, True)
+    worker = job.kill_supervisor()
+    assert cli.call("reap", str(copy)).returncode == 1
+    assert not gone(worker)
+    cli.text("reap", job.id)
+    # Nothing runs any more that a copy could end.
+    cli.text("reap", str(copy))
+    assert cli.text("status", str(copy)) == "died-without-result\n"
+
+
+def test_a_job_that_calls_itself_by_the_name_of_another_does_not_end_that(cli: Cli) -> None:
+    victim, job = cli.shell(SLEEP), cli.shell(SLEEP)
+    meta = json.loads((job.path / "meta.json").read_bytes())
+    (job.path / "meta.json").write_text(json.dumps(meta | {"job_id": victim.id}))
+    worker = job.kill_supervisor()
+    cli.text("reap", job.id)
+    assert gone(worker)
+    assert victim.report()["contact"] == "live"
+    assert not any(gone(identity) for identity in victim.processes())
+    cli.text("reap", victim.id)
+
+
+def test_a_pid_that_no_kernel_gives_is_a_dead_process(cli: Cli, tmp_path: Path) -> None:
+    absurd = {"pid": 2**40, "start_time": 1, "boot_id": boot_id()}
+    for name, proof in (("identity", {"supervisor": absurd, "worker": absurd}), ("number", {})):
+        job = write_job(tmp_path / name, pid={"supervisor_pid": 10**4200, **proof})
+        assert cli.text("wait", "--max-secs", "0.1", str(job)) == "running\n"
+        assert json.loads(cli.text("status", "--json", str(job)))[0]["contact"] == "lost"
         cli.text("reap", str(job))
         assert (job / "status").read_text() == "died-without-result\n"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from runner.errors import Usage
+from runner.errors import Interrupted, Usage
 from runner.foreground import Outcome, run_supervised
 from runner.process import ProcessIdentity, marked
 from tests.runner.support import SLEEP, STUBBORN, gone, running, until
@@ -303,3 +303,18 @@ def _fail(message: str) -> Callable[..., Any]:
         raise OSError(message)
 
     return fail
+
+
+def test_exits_and_signals_are_noticed_though_the_caller_has_blocked_them(run: Runner) -> None:
+    handler = signal.signal(signal.SIGHUP, lambda *_: None)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGHUP})
+    try:
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        outcome = run.shell("exec >&- 2>&-; exit 7", timeout=5.0)
+        assert (outcome.exit_code, outcome.timed_out) == (7, False)
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
+        with pytest.raises(Interrupted):
+            run.shell(f"kill -HUP {os.getpid()}; {SLEEP}", timeout=5.0)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGHUP, handler)
