@@ -19,7 +19,7 @@ from types import FrameType
 from typing import NoReturn
 
 from adapters.errors import EXIT_INTERRUPTED, EXIT_REFUSED, AdapterError, Unavailable, UsageError
-from runner.errors import Interrupted, printable
+from runner.errors import Interrupted, RunnerError, printable
 from runner.start_up import complain, forget_stdout, start_up
 
 _USAGE = (
@@ -49,6 +49,9 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         return error.exit_code
     except Unavailable as error:
         say(f"unavailable: {error}")
+        return EXIT_REFUSED
+    except RunnerError as error:
+        say(f"cannot go on: {error}")
         return EXIT_REFUSED
     except OSError as error:
         forget_stdout()

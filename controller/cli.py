@@ -5,6 +5,7 @@ The protocol's commands; `cli_people` has those for people and upkeep.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -12,7 +13,7 @@ import click
 import controller.cli_people  # noqa: F401 - registers its commands
 from controller.frame import answer
 from controller.options import argv, attempt_id, cli, command, job_id, queue, run_id, timeout, token, unit_id, wait
-from runner.start_up import start_up
+from runner.start_up import complain, forget_stdout, start_up
 
 
 @command(
@@ -294,4 +295,9 @@ def resume(**arguments: Any) -> None:
 def main() -> None:
     """Entry point of the `unit-workspace` command."""
     start_up()
-    cli(prog_name="unit-workspace")
+    try:
+        cli(prog_name="unit-workspace")
+    except OSError as error:  # the text of --help or --version that nobody takes
+        forget_stdout()
+        complain(f"unit-workspace: cannot write the answer: {error.strerror}")
+        sys.exit(1)

@@ -153,7 +153,7 @@ class JobSynced(Data, frozen=True):
 
 @_kind("job-terminal")
 class JobTerminal(Data, frozen=True):
-    """The runner's files say that the job has ended."""
+    """The runner's files say that the job has ended, or they are lost and no process of it lives."""
 
     process_state: str
     activity: JsonObject
