@@ -46,6 +46,8 @@ def mark(path: Path) -> Mark | None:
         info = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise run_root.disk_error(error) from None
     return Mark(info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_mode)
 
 
