@@ -218,6 +218,7 @@ class Model:
         need(unit.state in ("queued", "authoring"), "state")
         need(not unit.claimed, "a native fallback owns the unit")
         need(unit.job_dir is not None, "no job")
+        need({unit.ended, unit.process} <= {"never-started", "running"}, "the job has ended")
         self._on_branch()
         need(unit.authorized or not unit.touched, "the workspace is dirty")
         unit.state, unit.job, unit.authorized = "authoring", unit.job_dir, True
