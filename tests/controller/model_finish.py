@@ -129,7 +129,8 @@ def _at_rest(world: World) -> None:
     assert world.git("worktree", "list").count("\n") == 0, "a workspace is left registered"
     world.check()
     world.call("journal", "verify", "--run-id", RUN).expect("JOURNAL_OK")
-    found = world.call("doctor").body["findings"]
+    # What a kill leaves of a file that was being written locks nothing, and goes with `doctor --fix`.
+    found = [finding for finding in world.call("doctor", "--fix").body["findings"] if not finding["fixed"]]
     # A plan-wide verification that failed stays open until one passes; not every story ends ready for one.
     left = [finding for finding in found if finding["meaning"] != "plan-wide verification failed"]
     assert not left, left
