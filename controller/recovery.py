@@ -66,11 +66,13 @@ def irreproducible(run: OpenRun, files: Mapping[str, Path], wanted: Wanted, inde
             for path, file in files.items()
             if (oid := file_blob_id(file, algorithm)) is not None and oid not in wanted.get(path, ())
         ]
-    for index in indexes:
-        asked = [path for path in open_ones if wanted.get(path)]
-        if asked:
-            given = _written_by_git(run, index, asked)
-            open_ones = [path for path in open_ones if path not in given or not _same_bytes(files[path], given[path])]
+    more = iter(indexes)  # perhaps made only when asked for
+    while asked := [path for path in open_ones if wanted.get(path)]:
+        index = next(more, None)
+        if index is None:
+            break
+        given = _written_by_git(run, index, asked)
+        open_ones = [path for path in open_ones if path not in given or not _same_bytes(files[path], given[path])]
     return open_ones
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -208,12 +208,7 @@ class _Restoration:
             name: [oid for oid in (self.entries.get(name, ("", ""))[1], unit_oids.get(name, "")) if oid]
             for name in files
         }
-        indexes = [self.index_copy]
-        probe: Path | None = None
-        if unit_oids and any(_converts(self.run, files, wanted)):
-            probe = self._unit_index()
-            indexes += [probe] if probe is not None else []
-        self._keep_copies(files, recovery.irreproducible(self.run, files, wanted, indexes))
+        self._keep_copies(files, recovery.irreproducible(self.run, files, wanted, self._indexes()))
         recovery.clear_scratch(self.run)
         return marks
 
@@ -331,20 +326,14 @@ class _Restoration:
         expected = self.run.unit(self.unit).integration.expected_apply
         return None if expected is None else (self.pre.head_tree, expected.index_tree)
 
-    def _unit_index(self) -> Path | None:
+    def _indexes(self) -> Iterator[Path]:
+        """What stood there before, then what the unit has written."""
+        yield self.index_copy
         trees = self._unit_trees()
-        assert trees is not None
-        probe = recovery.scratch(self.run) / "index"
-        done = canonical.with_index(self.run, probe).call("read-tree", trees[1], timeout=3600.0)
-        return probe if done.returncode == 0 else None
-
-
-def _converts(run: OpenRun, files: Mapping[str, Path], wanted: Mapping[str, Collection[str]]) -> Iterator[bool]:
-    """Whether some file differs from every object that is wanted on its path."""
-    with run_root.trusted():
-        for name, file in files.items():
-            if wanted[name] and recovery.file_blob_id(file, _format(run)) not in wanted[name]:
-                yield True
+        if trees is not None:
+            probe = recovery.scratch(self.run) / "index"
+            if canonical.with_index(self.run, probe).call("read-tree", trees[1], timeout=3600.0).returncode == 0:
+                yield probe
 
 
 def _format(run: OpenRun) -> str:
