@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 from controller.errors import Interrupted
 
 _received: list[int] = []
+_put_off = 0
 
 
 def _note(signum: int, _frame: FrameType | None) -> None:
@@ -32,6 +35,17 @@ def pending() -> str | None:
 def check() -> None:
     """Raise `INTERRUPTED` when a signal has arrived; once, so that putting things back can go on afterwards."""
     name = pending()
-    if name is not None:
+    if name is not None and not _put_off:
         _received.clear()
         raise Interrupted(f"interrupted by {name}", found=name)
+
+
+@contextmanager
+def put_off() -> Iterator[None]:
+    """Let nothing be interrupted: a signal is spoken of afterwards. For what puts the user's bytes back."""
+    global _put_off
+    _put_off += 1
+    try:
+        yield
+    finally:
+        _put_off -= 1

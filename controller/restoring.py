@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from controller import canonical, checkout, hazards, index_file, recovery, run_root, standing
+from controller import canonical, checkout, hazards, index_file, interrupts, recovery, run_root, standing
 from controller import records as r
 from controller.canonical import SUBMODULE
 from controller.errors import Blocked
@@ -30,6 +30,7 @@ class Restored(msgspec.Struct, frozen=True):
     paths: tuple[str, ...]
 
 
+@interrupts.put_off()
 def restore(
     run: OpenRun,
     pre: Snapshot,
