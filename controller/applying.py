@@ -211,7 +211,14 @@ def _undo(run: OpenRun, kept: Shelf, placed: Mapping[str, Mark]) -> None:
         if new.same_as(mark(taken.place(path))):
             taken.drop(path)
         standing.prune(top, path, ())
-    for path in kept.paths():
-        kept.give(top, path)
+    left = [path for path in kept.paths() if not kept.give(top, path)]
+    if left or taken.paths():
+        raise Blocked(
+            "the apply stopped half-way, and a file was saved where the old one is to be put back",
+            detail={"paths": left or taken.paths()},
+            expected="nothing there",
+            found=(left or taken.paths())[0],
+            remedy="run `resume --run-id`: it copies that file, then puts the old one back",
+        )
     kept.clear()
-    taken.clear() if not taken.paths() else None
+    taken.clear()

@@ -72,7 +72,8 @@ def give_up_kept(run: OpenRun, unit_id: str) -> tuple[Recovered, ...]:
     names = kept.paths()
     recovered: tuple[Recovered, ...] = ()
     integration = run.unit(unit_id).integration
-    if names and integration.index_copy is not None:
+    if names:
+        assert integration.index_copy is not None
         index = Path(integration.index_copy)
         entries = saved_entries(run, index)
         files = {name: kept.place(name) for name in names}

@@ -11,7 +11,6 @@ import signal
 import stat
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,6 @@ from tests.host import Reply
 from tests.lane import Lane
 
 RUNNER_ID = "20260101T000000Z-"
-
-
-@pytest.fixture(scope="module")
-def lane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lane]:
-    """One command at a time."""
-    made = Lane(tmp_path_factory.mktemp("lane"))
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,6 @@ import pytest
 from tests.controller.quick import QuickHost
 from tests.controller.test_doctor import doctor, left_alone_by_fix, mended_by_its_command, one
 from tests.lane import Lane
-
-
-@pytest.fixture(scope="module")
-def lane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lane]:
-    """One command at a time."""
-    made = Lane(tmp_path_factory.mktemp("lane"))
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -23,14 +23,6 @@ ENTRIES = catalog.entries()
 FILLINGS = ("/a/path; with: blanks", "é")
 
 
-@pytest.fixture(scope="module")
-def lane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lane]:
-    """One command at a time."""
-    made = Lane(tmp_path_factory.mktemp("lane"))
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def host(tmp_path: Path, lane: Lane) -> QuickHost:
     """A host with run `r1`."""

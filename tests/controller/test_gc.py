@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,14 +16,6 @@ from controller import records as r
 from tests.controller.quick import QuickHost
 from tests.host import Reply
 from tests.lane import Lane
-
-
-@pytest.fixture(scope="module")
-def lane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lane]:
-    """One command at a time."""
-    made = Lane(tmp_path_factory.mktemp("lane"))
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import copy
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -298,14 +298,6 @@ class Stories(RuleBasedStateMachine):
             finish(world)
         self.seen["steps"] += world.steps
         shutil.rmtree(self.base)
-
-
-@pytest.fixture(scope="module")
-def lane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lane]:
-    """One command at a time."""
-    made = Lane(tmp_path_factory.mktemp("lane"))
-    yield made
-    made.close()
 
 
 def tell(lane: Lane, folder: Path, stories: int, steps: int, *, always_the_same: bool) -> Counter[str]:

@@ -12,9 +12,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from controller import applying
+from controller.errors import Blocked
+from controller.kept import Shelf
 from tests.hazards.support import finish, kill, records, recovered, resume, script, start_integrate, until
 from tests.host import Host
 
@@ -372,3 +377,27 @@ def _files(top: Path) -> dict[str, tuple[int, str]]:
         str(path.relative_to(top)): (path.lstat().st_mode, os.readlink(path) if path.is_symlink() else path.read_text())
         for path in found
     }
+
+
+def test_an_apply_that_is_undone_never_gives_up_the_file_that_it_cannot_put_back(tmp_path: Path) -> None:
+    """The user saves a file at the moment in which the old one is on the shelf, and the apply has to stop."""
+    top, git_dir = tmp_path / "top", tmp_path / "git"
+    for folder in (top, git_dir):
+        folder.mkdir()
+    (top / "f").write_text("old\n")
+    run: Any = SimpleNamespace(
+        git=SimpleNamespace(cwd=top),
+        state=SimpleNamespace(repository=SimpleNamespace(git_dir=str(git_dir))),
+        directory=tmp_path / "run",
+    )
+    kept = Shelf(git_dir, run.directory, "kept")
+    assert kept.take(top, "f")
+    (top / "f").write_text("saved\n")
+    with pytest.raises(Blocked):
+        applying._undo(run, kept, {})
+    assert (top / "f").read_text() == "saved\n"
+    assert kept.place("f").read_text() == "old\n"
+    (top / "f").unlink()
+    applying._undo(run, kept, {})
+    assert (top / "f").read_text() == "old\n"
+    assert list(git_dir.iterdir()) == []
