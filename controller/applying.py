@@ -71,12 +71,12 @@ def _require_still_safe(run: OpenRun, plan: Plan) -> None:
 def _read_tree(run: OpenRun, git: Git, work: Path, old: str, new: str, changes: tuple[Change, ...]) -> set[str]:
     """Bring the private index to the new tree; the added paths that a sparse checkout leaves out of the folder.
 
-    Without `--no-sparse-checkout` git would apply the patterns to every other path as well.
+    Without `-u` git leaves the patterns alone, which it would apply to every other path as well.
     """
     hidden: set[str] = set()
     if (canonical.git_dir(run) / "info" / "sparse-checkout").exists():
         hidden = _outside_the_cone(run, work, old, new) & {change.path for change in changes if change.added}
-    git.run("read-tree", "-i", "-m", "--no-sparse-checkout", old, new, timeout=3600.0)
+    git.run("read-tree", "-i", "-m", old, new, timeout=3600.0)
     if hidden:
         stdin = b"".join(os.fsencode(path) + b"\0" for path in sorted(hidden))
         git.run("update-index", "--skip-worktree", "-z", "--stdin", stdin=stdin)

@@ -82,13 +82,21 @@ def test_modes_and_empty_folders_of_the_user_are_restored(run: Host) -> None:
     (run.repo / "f").chmod(0o600)
     for folder in ("n/deep", "d/e"):
         (run.repo / folder).mkdir(parents=True)
-    (run.repo / "d").chmod(0o700)
-    run.pending("U1", {"f": "unit\n", "n": "unit\n", "d/e/x": "unit\n"})
+    for folder in ("d", "dir"):
+        (run.repo / folder).chmod(0o700)
+
+    def work(workspace: Path) -> None:
+        (workspace / "d/e").mkdir(parents=True)
+        for name in ("f", "n", "d/e/x"):
+            (workspace / name).write_text("unit\n")
+        shutil.rmtree(workspace / "dir")
+
+    run.pending("U1", work)
     before = run.fingerprint()
     run.integrate("U1", ["false"]).expect("BLOCKED")
     assert run.fingerprint() == before
     assert (run.repo / "n/deep").is_dir() and (run.repo / "d/e").is_dir()
-    assert (run.repo / "d").stat().st_mode & 0o777 == 0o700
+    assert [(run.repo / folder).stat().st_mode & 0o777 for folder in ("d", "dir")] == [0o700, 0o700]
     run.integrate().expect("UNIT_COMMITTED")
 
 
